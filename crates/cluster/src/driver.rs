@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration as StdDuration, Instant as StdInstant};
+use std::time::Duration as StdDuration;
 
 use evenkeel_control::cluster::shard::{Shard, Sizes};
 use evenkeel_control::cluster::sharding::{Cluster, Contribution, Sum};
@@ -19,6 +19,7 @@ use evenkeel_policy::state::{ClusterState, MemberState, ShardState};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{sleep, timeout};
 
+use crate::clock::since_boot;
 use crate::error::Error;
 use crate::etcd::{Access, lock};
 use crate::event::Event;
@@ -48,8 +49,8 @@ pub(crate) struct Driver<M> {
     totals: Sharing,
     /// The parts of tenants' totals that the participant has.
     parts: Parts,
-    /// Zero of the time of `totals`.
-    began: StdInstant,
+    /// Zero of the time of `totals`, since the machine's start.
+    began: StdDuration,
     /// When demand for tenants with totals is measured next, within a period, and how often it was in this one.
     measuring: (Instant, u64),
     /// The newest report.
@@ -98,7 +99,7 @@ impl<M: Participant> Driver<M> {
             joined: present,
             totals,
             parts: Parts::new(),
-            began: StdInstant::now(),
+            began: since_boot(),
             measuring: (Instant::FAR_FUTURE, 0),
             newest: None,
             file,
@@ -223,7 +224,7 @@ impl<M: Participant> Driver<M> {
         let taken = self.taken.take().unwrap_or_else(|| self.settings.host.clone());
         let settings = self.settings.renamed(&taken);
         tracing::warn!(
-            "cluster: another running process is host {taken:?} of cluster {:?}: this one takes part as {:?} from now on; give each a name of its own with cluster.host, and restart this process",
+            "cluster: another running process is host {taken:?} of cluster {:?}: this process takes part as {:?} from now on; give each host its own name with cluster.host, and restart this process",
             settings.cluster.name,
             settings.host
         );
@@ -294,7 +295,7 @@ impl<M: Participant> Driver<M> {
     fn to_publish(&self, record: &Record) -> Option<publish::Outgoing> {
         let text = text(record)?;
         let kept = |file: &kept::File| file.text(self.totals.kept(), kept::uptime(), self.totals.kept_step());
-        let (leaving, kept, made) = (record.leaving, self.file.as_ref().map(kept), StdInstant::now());
+        let (leaving, kept, made) = (record.leaving, self.file.as_ref().map(kept), since_boot());
         Some(publish::Outgoing { text, leaving, kept, made })
     }
 
@@ -308,9 +309,9 @@ impl<M: Participant> Driver<M> {
         self.measuring = (if measured < MEASUREMENTS { next } else { Instant::FAR_FUTURE }, measured);
     }
 
-    /// Time since the start, by a clock that is never set.
+    /// Time since the start, by a clock that is never set and goes on while the machine is suspended.
     fn elapsed(&self) -> Instant {
-        Instant::from_nanos(u64::try_from(self.began.elapsed().as_nanos()).unwrap_or(u64::MAX))
+        Instant::from_nanos(u64::try_from(since_boot().saturating_sub(self.began).as_nanos()).unwrap_or(u64::MAX))
     }
 
     /// Makes the present parts of tenants' totals apply: those that have changed, or `all`. Most calls change nothing.
@@ -520,7 +521,7 @@ impl<M: Participant> Driver<M> {
             Ok(record) => record,
             Err(fault) => {
                 let kind = if matches!(fault, Unreadable::OtherVersion { .. }) { "version" } else { "corrupt" };
-                self.faults.note(now, who, kind, &format!("its value {fault}"));
+                self.faults.note(now, who, kind, &format!("has a value that {fault}"));
                 let header = Header::of_other_version(value, &Record::versions());
                 return Err(header.map(|header| (header.leaving, header.members)));
             }
@@ -528,7 +529,7 @@ impl<M: Participant> Driver<M> {
         let ours = self.cluster.config().period;
         let theirs = Duration::from_micros(record.period_us);
         if theirs != ours {
-            let what = format!("has periods of {theirs:?}, this host {ours:?}; set cluster.period alike on all hosts");
+            let what = format!("has cluster.period {theirs:?}, this host {ours:?}; set the same one on all hosts");
             self.faults.note(now, who, "period", &what);
             return Err(Some((record.leaving, record.members)));
         }
@@ -624,24 +625,24 @@ impl<M: Participant> Driver<M> {
             Status::Holding { missed } => (
                 "holding",
                 format!(
-                    "the reports of this host have not come back from etcd for {}: the last decision stays in force until its lease ends",
+                    "the reports of this host have not come back from etcd for {}: this host keeps its present slots until cluster.lease has passed",
                     counted(missed, "period")
                 ),
                 1.0,
             ),
             Status::Lost if self.totals.unread_now() > 0 => {
-                ("lost", "this host decides its slots alone: it cannot use the reports of other members".into(), 0.0)
+                ("lost", "this host decides its slots alone: it cannot read the reports of other members".into(), 0.0)
             }
             Status::Lost if self.has_wrong_clock(now) => {
                 ("lost", format!("this host decides its slots alone: {WRONG_CLOCK}"), 0.0)
             }
             Status::Lost => {
-                ("lost", "the reports of this host do not come back from etcd: it decides its slots alone".into(), 0.0)
+                ("lost", "this host decides its slots alone, as its reports do not come back from etcd".into(), 0.0)
             }
         };
         if let Some(taken) = &self.taken {
             because += &format!(
-                "; another running process is host {taken:?}, so that this one has another name: give each a name of its own with cluster.host"
+                "; another running process is host {taken:?}, so that this process has taken another name: give each host its own name with cluster.host"
             );
         }
         (state.status, state.because, state.ramp) = (status.into(), because, ramp);

@@ -9,7 +9,7 @@ use evenkeel_control::InvalidConfig;
 #[non_exhaustive]
 pub enum Error {
     /// The system's host name (given here) cannot be a name in the cluster, and the configuration has no other name.
-    #[error("the system's host name {0:?} cannot be used in the cluster; set cluster.host in the configuration")]
+    #[error("the system's host name {0:?} is not usable in the cluster; set cluster.host in the configuration")]
     Host(String),
     /// A file that the configuration names for etcd cannot be used; with the file and the cure.
     #[error("{0}")]
@@ -18,9 +18,9 @@ pub enum Error {
     #[error("cluster: {0}")]
     Setting(InvalidConfig),
     /// The system has not started the cluster's thread or its runtime.
-    #[error("cannot start the thread of the cluster")]
+    #[error("cannot start a thread of the cluster; raise the limits of threads and open files (ulimit -u, -n)")]
     Start(#[source] io::Error),
     /// The system has not started the runtime that a request to etcd needs.
-    #[error("cannot ask etcd")]
+    #[error("cannot start threads for a request to etcd; raise the limits of threads and open files (ulimit -u, -n)")]
     Ask(#[source] io::Error),
 }

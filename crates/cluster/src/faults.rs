@@ -41,7 +41,7 @@ impl Faults {
             return;
         }
         self.logged.insert(key, now);
-        tracing::warn!("cluster: ignored: {host:?} {what}");
+        tracing::warn!("cluster: this host ignores a value in etcd: {host:?} {what}");
     }
 }
 
@@ -55,16 +55,15 @@ pub(crate) fn described(fault: &Fault) -> (&'static str, String) {
     match fault {
         Fault::Future { ahead } => {
             let ahead = counted(*ahead, "period");
-            ("future", format!("reports for a time {ahead} ahead of this host's clock; set the clocks of both (NTP)"))
+            ("future", format!("reports for a time {ahead} ahead of this host's clock; set both hosts' clocks (NTP)"))
         }
         Fault::Late { behind } => {
             let behind = counted(*behind, "period");
-            ("late", format!("reports for a time {behind} behind this host's clock; set the clocks of both (NTP)"))
+            ("late", format!("reports for a time {behind} behind this host's clock; set both hosts' clocks (NTP)"))
         }
         Fault::Duplicate { .. } => (
             "duplicate",
-            "reports from two processes (the later started one counts); give each a name of its own with cluster.host"
-                .into(),
+            "is the name of two processes (the one started later counts); give each host its own cluster.host".into(),
         ),
         Fault::Conflict => (
             "conflict",
@@ -72,7 +71,7 @@ pub(crate) fn described(fault: &Fault) -> (&'static str, String) {
         ),
         Fault::TooMany { max } => (
             "too_many",
-            format!("is one host more than the {max} of a cluster; give hosts on other devices another cluster.name"),
+            format!("is one host more than the {max} allowed; give hosts on other devices another cluster.name"),
         ),
     }
 }

@@ -3,6 +3,7 @@
 use tokio::sync::{mpsc, watch};
 
 use super::*;
+use crate::clock::since_boot;
 use crate::publish::{self, Outgoing, ToPublish};
 
 #[test]
@@ -16,7 +17,7 @@ fn a_name_that_became_free_before_it_is_given_up_leaves_no_member_behind() {
         let (outgoing, own) = watch::channel(None);
         let (outgoing_sum, sum) = watch::channel(None);
         let publisher = tokio::spawn(publish::run(settings, Arc::default(), events, ToPublish { own, sum }));
-        let (text, made) = ("{}".to_owned(), StdInstant::now());
+        let (text, made) = ("{}".to_owned(), since_boot());
         outgoing.send_replace(Some(Outgoing { text, leaving: false, kept: None, made }));
         assert!(matches!(happened.recv().await, Some(Event::Written)));
         assert!(members().contains("/a"));

@@ -12,40 +12,19 @@ use std::sync::Arc;
 use evenkeel_control::cluster::shard::{Seen, Shard, cover};
 use evenkeel_control::cluster::totals::{Line, Sums};
 use evenkeel_control::{Duration, Instant};
-use evenkeel_policy::cluster::{MAX_SUM_TOTALS, MAX_TOTALS, Totals, tenant_of_total};
-use evenkeel_policy::state::{HostPartState, TotalState};
+use evenkeel_policy::cluster::{MAX_SUM_TOTALS, Totals};
 
 use crate::participant::Key;
 
 mod gone;
+mod shown;
+
+use gone::contains;
 
 /// The most members whose reports are kept; a shard has far fewer.
 const MAX_HOSTS: usize = 1_024;
 /// Period of a sum that this host has made itself, before the first sum of a shard.
 const UNDATED: u64 = 0;
-/// The most members of a total whose parts are shown one by one.
-const SHOWN_HOSTS: usize = 8;
-/// Names of the units, as in the state.
-const UNITS: [&str; 2] = ["requests", "bytes"];
-
-/// Key of a total in the state: false for a tenant of this host, so that these come first, pool, tenant and number of the unit.
-type ShownKey<'a> = (bool, &'a str, &'a str, usize);
-
-/// The members of a total with their parts, if the total is among the first [`MAX_TOTALS`]. What is behind these is dropped at
-/// once: in a large cluster each host may have tenants of its own.
-fn first_of<'a, 'b>(
-    totals: &'b mut BTreeMap<ShownKey<'a>, Vec<(&'a str, f64)>>,
-    key: ShownKey<'a>,
-) -> Option<&'b mut Vec<(&'a str, f64)>> {
-    let is_full = totals.len() >= MAX_TOTALS;
-    if is_full && totals.last_key_value().is_some_and(|(last, _)| *last < key) {
-        return None;
-    }
-    if is_full && !totals.contains_key(&key) {
-        totals.pop_last();
-    }
-    Some(totals.entry(key).or_default())
-}
 
 /// When a report of a member was read, and how long its member has contact with the cluster by it.
 #[derive(Clone, Copy, Debug)]
@@ -137,6 +116,9 @@ fn change_all(counts: &mut BTreeMap<Key, [Count; 2]>, totals: &Totals, change: i
     }
 }
 
+/// Key of figures that count: a shard, and true for the safe parts of members that are gone.
+type Counted = (Shard, bool);
+
 /// The newest sum of a shard.
 #[derive(Clone, Debug)]
 struct ShardSum {
@@ -160,7 +142,7 @@ pub(crate) struct Ledger {
     gone: gone::Gone,
     /// Sums over the other shards: those of `counted`, added up.
     far: BTreeMap<Key, [Count; 2]>,
-    counted: BTreeMap<Shard, Arc<Totals>>,
+    counted: BTreeMap<Counted, Arc<Totals>>,
     /// True if a sum has changed since `far` was made.
     far_is_old: bool,
     /// Number of other members of this host's shard whose newest reports cannot be read, expired ones included.
@@ -214,7 +196,7 @@ impl Ledger {
     /// Makes `shard` this host's shard, forgets members of other shards, and notes that members that are not `present` have
     /// expired.
     pub(crate) fn begin(&mut self, now: Instant, shard: Shard, present: &BTreeSet<&str>) {
-        self.far_is_old |= shard != self.shard;
+        self.far_is_old |= shard != self.shard || self.gone.keys().any(|gone| contains(shard, *gone));
         self.shard = shard;
         self.hosts.retain(|host, _| shard.holds(host));
         // All values are read anew.
@@ -349,6 +331,7 @@ impl Ledger {
             changed.extend(before.iter().chain(&entry).flat_map(|entry| each(&entry.totals)).map(|(key, _)| key));
         }
         self.hosts.extend(entry.map(|entry| (host.to_owned(), entry)));
+        self.far_is_old |= self.gone.keys().any(|gone| gone.holds(host));
         changed
     }
 
@@ -392,6 +375,7 @@ impl Ledger {
             None => self.shards.remove(&shard),
         };
         self.end_old_sums();
+        self.take_back(|gone| gone == shard || contains(gone, shard));
         self.far_is_old = true;
     }
 
@@ -409,6 +393,8 @@ impl Ledger {
         if !std::mem::take(&mut self.far_is_old) {
             return false;
         }
+        let own = self.shard;
+        self.take_back(|gone| contains(own, gone));
         let newest = self.newest_period();
         // From the first sums on, the one of `keep_outside` is the older one. Of the sums found when a watch begins, some may be
         // old, too.
@@ -420,19 +406,20 @@ impl Ledger {
             .map(|(shard, sum)| Seen { shard: *shard, age: newest - sum.period, members: sum.members })
             .collect();
         let shards = &self.shards;
-        let mut present: BTreeMap<Shard, &Arc<Totals>> =
-            cover(&seen).into_iter().filter_map(|shard| Some((shard, &shards.get(&shard)?.totals))).collect();
-        present.extend(gone::outside(&self.gone, self.shard));
+        let covering = cover(&seen).into_iter();
+        let mut present: BTreeMap<Counted, &Arc<Totals>> =
+            covering.filter_map(|shard| Some(((shard, false), &shards.get(&shard)?.totals))).collect();
+        present.extend(gone::kept(&self.gone).map(|(shard, totals)| ((shard, true), totals)));
         let far = &mut self.far;
-        self.counted.retain(|shard, totals| {
-            let stays = present.get(shard).is_some_and(|newest| Arc::ptr_eq(newest, totals));
+        self.counted.retain(|of, totals| {
+            let stays = present.get(of).is_some_and(|newest| Arc::ptr_eq(newest, totals));
             if !stays {
                 change_all(far, totals, Count::remove);
             }
             stays
         });
-        for (shard, totals) in present {
-            self.counted.entry(shard).or_insert_with(|| {
+        for (of, totals) in present {
+            self.counted.entry(of).or_insert_with(|| {
                 change_all(far, totals, Count::add);
                 Arc::clone(totals)
             });
@@ -449,58 +436,15 @@ impl Ledger {
         sums
     }
 
-    /// The totals of tenants by host, this host included, for the state: first those of this host's tenants. Members of other
-    /// shards count together.
-    pub(crate) fn by_host(&self) -> Vec<TotalState> {
-        let own = self.hosts.get(&self.own).map(|entry| &entry.totals);
-        let is_other = |pool: &str, tenant: &str| {
-            let of_pool = own.and_then(|totals| totals.get(pool));
-            of_pool.is_none_or(|tenants| !tenants.contains_key(tenant))
-        };
-        let mut totals: BTreeMap<ShownKey<'_>, Vec<(&str, f64)>> = BTreeMap::new();
-        for (host, entry) in &self.hosts {
-            for (pool, tenants) in &entry.totals {
-                for (tenant, units) in tenants {
-                    for (n, sums) in units.iter().enumerate().filter(|(_, sums)| sums.members > 0) {
-                        let part = if entry.ended.is_none() { sums.lines.claim } else { sums.lines.safe };
-                        let key = (is_other(pool, tenant), pool.as_str(), tenant.as_str(), n);
-                        if let Some(of_tenant) = first_of(&mut totals, key) {
-                            of_tenant.push((host.as_str(), part));
-                        }
-                    }
-                }
-            }
-        }
-        for ((pool, tenant), counts) in &self.far {
-            for (n, _) in counts.iter().enumerate().filter(|(_, count)| count.sums.members > 0) {
-                first_of(&mut totals, (is_other(pool, tenant), pool.as_str(), tenant.as_str(), n));
-            }
-        }
-        let shown = totals.into_iter().map(|((_, pool, tenant, n), mut hosts)| {
-            let key = (pool.to_owned(), tenant.to_owned());
-            let far = self.far.get(&key).map(|counts| counts[n].sums).unwrap_or_default();
-            hosts.sort_by(|(a, part_a), (b, part_b)| part_b.total_cmp(part_a).then(a.cmp(b)));
-            let more = hosts.split_off(hosts.len().min(SHOWN_HOSTS));
-            let hosts = hosts.into_iter().map(|(host, part)| HostPartState { host: host.to_owned(), part });
-            let (pool, total) = key;
-            let (tenant, guarantee) = tenant_of_total(&total);
-            TotalState {
-                pool,
-                tenant: tenant.to_owned(),
-                unit: guarantee.map_or_else(|| UNITS[n].to_owned(), |key| format!("{} of {key}", UNITS[n])),
-                hosts: hosts.collect(),
-                more_hosts: far.members.saturating_add(more.len() as u64),
-                more_part: far.lines.claim + more.iter().map(|(_, part)| part).sum::<f64>(),
-            }
-        });
-        shown.collect()
-    }
-
     /// Sums over this host's shard, this host included, for the other shards.
     pub(crate) fn together(&self) -> Totals {
         let (mut totals, mut number) = (Totals::new(), 0);
         for entry in self.hosts.values() {
             for ((pool, tenant), units) in each(&entry.totals) {
+                // An expired member without a safe part leaves nothing.
+                if entry.ended.is_some() && units.iter().all(|sums| entry.counted(sums) == Sums::default()) {
+                    continue;
+                }
                 let of_pool = totals.entry(pool).or_default();
                 if !of_pool.contains_key(&tenant) {
                     if number == MAX_SUM_TOTALS {
@@ -518,6 +462,8 @@ impl Ledger {
 
 #[cfg(test)]
 mod tests {
+    use evenkeel_policy::cluster::MAX_TOTALS;
+
     use super::*;
 
     fn key() -> Key {
@@ -757,6 +703,20 @@ mod tests {
         assert_eq!((ledger.unread(), ledger.unread_now()), (2, 2));
         ledger.forget(Instant::ZERO + Duration::from_secs(60), Duration::from_secs(60));
         assert_eq!(ledger.unread(), 0);
+    }
+
+    #[test]
+    fn an_expired_member_without_a_safe_part_takes_no_room_in_the_sum_of_its_shard() {
+        let mut ledger = Ledger::new("a", 5);
+        let claim = Sums { members: 1, lines: Line { claim: 0.3, ..Line::default() }, reserved: 0.0 };
+        let mail = Totals::from([("main".into(), BTreeMap::from([("mail".into(), [claim, Sums::default()])]))]);
+        ledger.put("b", Some(mail));
+        ledger.put("c", Some(claims(0.2)));
+        let names = |ledger: &Ledger| ledger.together()["main"].keys().cloned().collect::<Vec<String>>();
+        assert_eq!(names(&ledger), ["db", "mail"]);
+        ledger.end(Instant::ZERO, "b");
+        ledger.end(Instant::ZERO, "c");
+        assert_eq!(names(&ledger), ["db"]);
     }
 
     #[test]

@@ -12,6 +12,7 @@
 //! | `driver` | the schedule of reports and decisions |
 //! | `totals` | parts of tenants' reservations and limits |
 //! | `ledger` | the other members' reports on tenants with totals, added up |
+//! | `clock` | the clock by which leases end |
 //! | `kept` | parts of totals in a file, for the next process of this host |
 //! | `watcher`, `publish` | reading other hosts' values, writing this host's |
 //! | `faults` | values of other hosts that are ignored |
@@ -19,6 +20,7 @@
 //! | `rival` | another running process with the name of this host |
 //! | `etcd` | the client of etcd |
 
+mod clock;
 mod driver;
 mod error;
 mod etcd;

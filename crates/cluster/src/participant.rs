@@ -9,16 +9,17 @@ use evenkeel_control::slots::Summary;
 use evenkeel_control::units::Fractions;
 use evenkeel_policy::cluster::{self, Pools};
 
-/// Name of a pool, and of a tenant in it or of the total that a tenant's guarantee is.
+/// Name of a pool, and name of a tenant in it or of the throughput guarantee of such a tenant.
 pub type Key = (String, String);
 
 /// The demand of each tenant that has a reservation or a limit, and for each guarantee, as for a limit.
 pub type Demands = BTreeMap<Key, Demand>;
 
-/// The fractions of tenants' reservations and limits that apply on this host; of a guarantee the fraction of the limit.
+/// The fractions of tenants' reservations and limits that apply on this host. A throughput guarantee has its fraction in the
+/// field of the limit.
 pub type Parts = BTreeMap<Key, Fractions>;
 
-/// The pools of this host, which report and decide.
+/// The pools of this host: they report their load to the cluster, and decide by the reports of all members.
 pub trait Participant: Send + 'static {
     /// Summaries of the tenants' load since the previous call, by pool.
     fn report(&mut self) -> Pools;

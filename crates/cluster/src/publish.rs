@@ -12,6 +12,7 @@ use tokio::sync::oneshot;
 use tokio::sync::watch::Receiver;
 use tokio::time::timeout;
 
+use crate::clock::since_boot;
 use crate::etcd::{Access, Claim, Client, Error};
 use crate::event::Event;
 use crate::kept;
@@ -26,8 +27,8 @@ pub(crate) struct Outgoing {
     pub(crate) leaving: bool,
     /// The file for a restart, which has to be written before the report; `None`: no file.
     pub(crate) kept: Option<Arc<str>>,
-    /// When the report was made.
-    pub(crate) made: StdInstant,
+    /// When the report was made, since the machine's start.
+    pub(crate) made: StdDuration,
 }
 
 /// The sum of a shard's reports that is to be written under the shard's key.
@@ -188,7 +189,7 @@ impl Publisher {
             let _ = done.send((failed, is_old));
         };
         let (failed, is_old) = match thread::Builder::new().name("evenkeel-kept".into()).spawn(work) {
-            Ok(_) => finished.await.unwrap_or_else(|_| (Some("its thread has ended".into()), true)),
+            Ok(_) => finished.await.unwrap_or_else(|_| (Some("the thread that writes the file ended".into()), true)),
             // Without threads an old file goes, at least.
             Err(error) => (Some(error.to_string()), kept::remove(&path).is_err()),
         };
@@ -196,7 +197,7 @@ impl Publisher {
             && !self.is_unkept
         {
             tracing::warn!(
-                "cluster: {} cannot be written, so that a restart without etcd serves almost nothing of limits at first (to control groups at least a 16th), and an eighth after three leases: {why}; make room there, or make the folder writable",
+                "cluster: {} cannot be written: {why}; make room there, or make the folder writable. Until then, a restart without etcd serves almost nothing of the tenants' limits at first (to control groups at least a 16th), and an eighth of them after three leases",
                 path.display()
             );
         }
@@ -210,7 +211,7 @@ impl Publisher {
             return Ok(());
         }
         Err(Unwritten::Unsent(format!(
-            "{} can be neither written nor removed, so that a restart would use more of limits than other members know: {}; remove the file, or make its folder writable",
+            "{} can be neither written nor removed, so that this host, after a restart, would use more of the tenants' limits than other members know: {}; remove the file, or make its folder writable",
             path.display(),
             failed.unwrap_or_default()
         )))
@@ -218,9 +219,9 @@ impl Publisher {
 
     /// Writes a report of this host that was `made` at this time, unless it is too old: after a longer time without contact a
     /// host may use more than the report claims.
-    async fn publish(&mut self, text: &str, made: StdInstant) -> Result<(), Unwritten> {
+    async fn publish(&mut self, text: &str, made: StdDuration) -> Result<(), Unwritten> {
         let lease = StdDuration::from_secs(self.settings.cluster.lease_seconds());
-        let left = lease.saturating_sub(made.elapsed());
+        let left = lease.saturating_sub(since_boot().saturating_sub(made));
         if !left.is_zero()
             && let Ok(written) = timeout(left, self.try_servers(text)).await
         {
@@ -230,7 +231,7 @@ impl Publisher {
             self.endpoint = (self.endpoint + 1) % self.settings.cluster.etcd.len();
         }
         Err(Unwritten::Unsent(format!(
-            "a report of this host was not written within {lease:?}, and is too old now: etcd or a disk of this host is slow; use a faster disk, or a longer cluster.lease"
+            "a report of this host was not written to etcd within {lease:?}, and is too old now: etcd or a disk of this host is slow; use a faster disk, or a longer cluster.lease"
         )))
     }
 
@@ -444,13 +445,13 @@ mod tests {
     fn a_report_that_is_too_old_is_not_written() {
         let mut publisher = publisher(Path::new("/nowhere"));
         run(async {
-            let made = StdInstant::now().checked_sub(StdDuration::from_secs(4)).expect("a running machine");
+            let made = since_boot().checked_sub(StdDuration::from_secs(4)).expect("a running machine");
             let Err(Unwritten::Unsent(why)) = publisher.publish("{}", made).await else {
                 panic!("it would be written")
             };
-            assert!(why.contains("not written within 3s"), "{why}");
+            assert!(why.contains("not written to etcd within 3s"), "{why}");
             // A new one is tried.
-            assert!(matches!(publisher.publish("{}", StdInstant::now()).await, Err(Unwritten::Error(_))));
+            assert!(matches!(publisher.publish("{}", since_boot()).await, Err(Unwritten::Error(_))));
         });
     }
 }

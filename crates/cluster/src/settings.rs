@@ -59,14 +59,15 @@ impl Settings {
         Ok(Self { cluster: cluster.clone(), host, incarnation, clock, kept: None, may_rename: true })
     }
 
-    /// The same settings for a process that is no member beside another one with its name, as its load is that one's load.
+    /// The same settings, for a process that decides alone while another running process has its name, instead of taking another
+    /// name: both have the same load.
     #[must_use]
     pub fn alone_beside_another(self) -> Self {
         Self { may_rename: false, ..self }
     }
 
-    /// The same settings with a file in this folder, which makes a restart without etcd continue with the safe parts of tenants'
-    /// totals. Processes with the same host name have to use the same folder.
+    /// The same settings with a file in this folder for the safe parts (at most 1/members) of tenants' totals, with which a
+    /// restart without etcd continues. Processes with the same host name have to use the same folder.
     #[must_use]
     pub fn kept_in(self, folder: &Path) -> Self {
         Self { kept: Some(folder.join(KEPT)), ..self }

@@ -83,8 +83,8 @@ fn ends(bits: u8, silent: &'static str) -> String {
 #[test]
 fn a_stream_that_falls_silent_is_noticed_while_another_goes_on() {
     for (bits, silent, expected) in [
-        (0, "evenkeel/main/members/", "not even our own reports"),
-        (1, "evenkeel/main/shards/", "not even the sum of our shard"),
+        (0, "evenkeel/main/members/", "not even this host's own reports"),
+        (1, "evenkeel/main/shards/", "not even the sum of this host's shard"),
     ] {
         let why = ends(bits, silent);
         assert!(why.contains(expected), "{why}");

@@ -417,7 +417,7 @@ impl Sharing {
     /// in it may be older than their parts. Within a lease each member notices, or has lost the cluster and expires.
     fn went_back(&mut self, now: Instant) {
         tracing::warn!(
-            "cluster: etcd has lost newer reports of this host, as after a restore from an older snapshot: parts of totals are at most the safe parts for {:?}, until all hosts have reported again; if no etcd was restored, check that all addresses in cluster.etcd are of one etcd",
+            "cluster: etcd has lost newer reports of this host, as after a restore from an older snapshot: for {:?}, until all hosts have reported again, this host uses at most its safe part (1/members) of each limit and guarantee; if no etcd was restored, check that all addresses in cluster.etcd are of one etcd",
             StdDuration::from(self.in_store)
         );
         self.distrusted_until = now + self.in_store;
@@ -666,30 +666,30 @@ impl Sharing {
             Contact::Shared if self.ledger.unread() > 0 => (
                 "shared",
                 format!(
-                    "the reports of {} are in a format that this host cannot read, or of another cluster.period: each of these has an equal part of reservations, limits and guarantees, and the rest follows demand",
+                    "the reports of {} are in a format that this host cannot read, or of another cluster.period: each of these members gets an equal part (1/members) of reservations, limits and guarantees, and demand divides the rest",
                     counted(self.ledger.unread(), "member")
                 ),
             ),
-            Contact::Shared => ("shared", "parts of reservations, limits and guarantees follow demand on all members".to_owned()),
+            Contact::Shared => ("shared", "each member's part of reservations, limits and guarantees follows its demand".to_owned()),
             Contact::Lost => (
                 "lost",
-                "reports of this host do not come back from etcd: its parts of reservations, limits and guarantees do not grow, and its limits and guarantees are no larger than the safe parts".to_owned(),
+                "reports of this host do not come back from etcd: the host's parts of reservations, limits and guarantees do not grow, and of limits and guarantees it uses at most the safe parts (1/members)".to_owned(),
             ),
             Contact::Alone if had_contact => (
                 "alone",
-                "reports of this host do not come back from etcd: it has the safe parts of limits and guarantees, which the other members keep free".to_owned(),
+                "reports of this host do not come back from etcd: this host has its safe parts (1/members) of limits and guarantees, which the other members keep free".to_owned(),
             ),
             Contact::Alone => (
                 "alone",
                 format!(
-                    "no report of this host has come back from etcd since its start, and it does not know the number of members: it serves an eighth of the reservations, limits and guarantees of {}",
+                    "no report of this host has come back from etcd since its start, and this host does not know the number of members: this host serves an eighth of the reservations, limits and guarantees of {}",
                     counted(tenants, "tenant")
                 ),
             ),
             Contact::None => (
                 "none",
                 format!(
-                    "no report of this host has come back from etcd since its start: it serves almost nothing (to control groups at least a 16th) of the reservations, limits and guarantees of {}, because the other members may use all of them; an eighth from {wait:.0} s after the start on",
+                    "no report of this host has come back from etcd since its start: this host serves almost nothing (to control groups at least a 16th) of the reservations, limits and guarantees of {}, because the other members may use all of them; an eighth from {wait:.0} s after the start on",
                     counted(tenants, "tenant")
                 ),
             ),

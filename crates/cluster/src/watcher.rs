@@ -39,7 +39,7 @@ pub(crate) async fn run(settings: Settings, access: Arc<Access>, events: Sender<
             }
             Err(Stop::Error(error)) => error.to_string(),
             Err(Stop::Silent(silence, own)) => {
-                format!("{endpoint} has reported nothing for {silence:?}, not even {own}")
+                format!("{endpoint} has reported nothing for {:.1} s, not even {own}", silence.as_secs_f64())
             }
         };
         if events.send(Event::Unwatched { why }).await.is_err() {
@@ -104,7 +104,7 @@ async fn follow(
         tokio::select! {
             changed = timeout_at(due, changes.next()) => {
                 due = Instant::now() + silence;
-                for change in changed.map_err(|_| Stop::Silent(silence, "our own reports"))?? {
+                for change in changed.map_err(|_| Stop::Silent(silence, "this host's own reports"))?? {
                     let event = match change {
                         Change::Put(key, value) => Event::Reported { host: host(&key, &members), value },
                         Change::Deleted(key) => Event::Ended { host: host(&key, &members) },
@@ -118,7 +118,7 @@ async fn follow(
                 // Hosts agree on who publishes them only after a while.
                 let patience = silence * 2;
                 sum_due = (shard != Shard::WHOLE).then(|| Instant::now() + patience);
-                for change in changed.map_err(|_| Stop::Silent(patience, "the sum of our shard"))?? {
+                for change in changed.map_err(|_| Stop::Silent(patience, "the sum of this host's shard"))?? {
                     // That one is gone says no more than that no host publishes it at present.
                     let Change::Put(key, value) = change else { continue };
                     if events.send(Event::Summed { shard: name(&key, &shards), value }).await.is_err() {

@@ -38,6 +38,7 @@ fn workloads(rng: &mut SplitMix64) -> Vec<Workload> {
                 queued: rng.next_below(4),
                 waited: Duration::from_millis(rng.next_below(10)),
                 occupied: times(arrived),
+                aside: Duration::ZERO,
                 device_time: times(arrived),
                 latency: times(2 * arrived),
             };

@@ -356,7 +356,7 @@ impl<C: PartialEq> Membership<C> {
         }
     }
 
-    /// Period of this host's newest report that came back from the cluster; `None` if none has.
+    /// Period of this host's newest report that came back from the cluster; `None` before the first.
     pub fn last_own(&self) -> Option<u64> {
         self.own().map(Host::newest)
     }

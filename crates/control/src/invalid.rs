@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-/// A setting that makes no sense.
+/// A setting whose value is out of range, or does not fit other settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InvalidConfig {
     /// Name of the setting that is at fault.

@@ -651,13 +651,14 @@ impl<R> Pool<R> {
                     Kind::Meta => stats.metas += requests,
                 }
                 stats.device_latency.record(latency);
+                tenant.tally.waited_aside(ticket.aside, part.ends());
                 if part.ends() {
                     let response_time = now.since(ticket.queued_at);
                     stats.latency.record(response_time + ticket.limited);
                     if let Some(shape) = &mut tenant.shape
                         && !ticket.lost
                     {
-                        shape.record(response_time);
+                        shape.record(response_time - ticket.aside);
                     }
                 }
             }

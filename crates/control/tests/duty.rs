@@ -85,6 +85,64 @@ fn a_storm_at_a_storage_server_gets_less_than_a_tenth_of_a_processor() {
     assert!((0.05..0.1).contains(&share), "{share} of a processor");
 }
 
+/// Clients from 1,000 on belong to one site.
+fn with_a_site() -> Duty<u32> {
+    Duty::with_sites(CONFIG, |client| (client >= 1_000).then_some(0))
+}
+
+/// Lets the client `modest` ask for `piece` ten times a second for 6 s, and `storming` clients of the site, one after the other,
+/// for 100 us ten times a millisecond. Returns the number of times that `modest` was not within its account.
+fn waits_beside_a_site(mut duty: Duty<u32>, storming: u64, modest: u32, piece: Duration) -> u64 {
+    let mut waits = 0;
+    for step in 0..6_000 {
+        let now = at(step * 1_000_000);
+        for asks in step * 10..step * 10 + 10 {
+            let client = 1_000 + (asks % storming) as u32;
+            if !matches!(duty.turn(now, client), Turn::Wait { .. }) {
+                duty.spent(now, client, Duration::from_micros(100));
+            }
+        }
+        if step % 100 == 0 {
+            if duty.turn(now, modest) == Turn::Own {
+                duty.spent(now, modest, piece);
+            } else {
+                waits += 1;
+            }
+        }
+    }
+    waits
+}
+
+#[test]
+fn a_site_of_thousands_of_clients_leaves_others_what_is_theirs() {
+    let piece = Duration::from_millis(1);
+    for storming in [3, 300, 5_000, 200_000] {
+        assert_eq!(waits_beside_a_site(with_a_site(), storming, 7, piece), 0, "beside {storming}");
+    }
+    assert!(waits_beside_a_site(Duty::new(CONFIG), 5_000, 7, piece) > 30, "as that many hosts they starve it");
+}
+
+#[test]
+fn a_few_storming_clients_of_a_site_leave_its_other_clients_what_is_theirs() {
+    for storming in 1..=3 {
+        let waits = waits_beside_a_site(with_a_site(), storming, 900_000, Duration::from_micros(200));
+        assert_eq!(waits, 0, "beside {storming}");
+    }
+    assert!(waits_beside_a_site(with_a_site(), 5_000, 900_000, Duration::from_micros(200)) > 0, "all are one site");
+}
+
+#[test]
+fn a_site_has_accounts_for_some_of_its_clients_and_forgets_them() {
+    let mut duty = with_a_site();
+    for client in 0..2_000 {
+        duty.spent(at(0), client, Duration::from_micros(1));
+    }
+    assert_eq!(duty.clients(), 1_000 + 256);
+    // All of it is made up for.
+    assert_eq!(duty.turn(at(100_000_000_000), 1_500), Turn::Own);
+    assert_eq!(duty.clients(), 0);
+}
+
 #[test]
 fn clients_that_storm_alike_get_alike() {
     let (mut duty, mut storms) = (Duty::new(CONFIG), storms(&[50; 5]));

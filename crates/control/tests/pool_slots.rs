@@ -445,6 +445,73 @@ fn each_missed_target_is_reported_however_many_there_are() {
     assert!(reported.values().filter_map(gap).all(|gap| (10_000..17_000).contains(&gap)), "{reported:?}");
 }
 
+/// The waits are the tenant's own: no throttle of other tenants would shorten them.
+#[test]
+fn waits_for_requests_to_the_same_bytes_miss_no_target() {
+    let settings = slots::Config { method: Method::None, ..slots::Config::NEEDS };
+    let time = Duration::from_millis(5);
+    for statistic in [Statistic::Mean, Statistic::Percentile(99.0)] {
+        for is_reported in [true, false] {
+            let mut pool: Pool<u64> = Pool::new(config(Some(settings)), at(0), 1);
+            let tenant = pool.join(at(0), Qos::default());
+            pool.set_latency_target(tenant, Some(LatencyTarget { time, statistic }));
+            // Each request takes the device 1 ms, after 8 ms in which another one has the bytes.
+            for ms in (0..10_000).step_by(10) {
+                pool.submit(at(ms), tenant, WORK, ms).expect("a tenant");
+                let Next::Run(_, mut ticket) = pool.dispatch(at(ms)) else { panic!("nothing throttles it") };
+                if is_reported {
+                    ticket.waited_until(at(ms + 8));
+                }
+                pool.complete(at(ms + 9), ticket, Outcome::Done);
+            }
+            let tenant = pool.tenant(tenant).expect("a tenant");
+            let (granted, report) = (tenant.granted, tenant.granted.report);
+            assert!(granted.windows >= 8, "{} seconds were judged", granted.windows);
+            assert_eq!(granted.violated == 0, is_reported, "{} of {}", granted.violated, granted.windows);
+            let each_ms = if is_reported { 1 } else { 9 };
+            let all = Duration::from_millis(each_ms * report.completed);
+            assert_eq!((report.device_time, report.latency), (all, all));
+            assert!(report.completed > 0);
+            assert!(tenant.stats.latency.max() >= Duration::from_millis(9), "clients see all of it");
+        }
+    }
+}
+
+/// The periods before have counted the longest part of such waits.
+#[test]
+fn long_waits_for_requests_to_the_same_bytes_do_not_make_slices_look_short() {
+    let settings = slots::Config { method: Method::None, ..slots::Config::NEEDS };
+    let mut pool: Pool<u64> = Pool::new(config(Some(settings)), at(0), 1);
+    let tenant = pool.join(at(0), Qos::default());
+    pool.set_latency_target(tenant, Some(LatencyTarget::mean(Duration::from_millis(5))));
+    let (mut waiting, mut periods) = (Vec::<Ticket>::new(), 0);
+    // Each slice takes the device 1 ms. The slices of some requests wait for almost 4 s before.
+    for ms in (0..12_000).step_by(10) {
+        let requests = if ms % 4_000 == 0 { 21 } else { 1 };
+        for request in 0..requests {
+            for part in [Part::First, Part::Last] {
+                pool.submit(at(ms), tenant, Work { part, ..WORK }, ms).expect("a tenant");
+                let Next::Run(_, ticket) = pool.dispatch(at(ms)) else { panic!("nothing throttles it") };
+                if request > 0 {
+                    waiting.push(ticket);
+                } else {
+                    pool.complete(at(ms + 1), ticket, Outcome::Done);
+                }
+            }
+        }
+        if ms % 4_000 == 3_950 {
+            for mut ticket in waiting.drain(..) {
+                ticket.waited_until(at(ms + 1));
+                pool.complete(at(ms + 2), ticket, Outcome::Done);
+            }
+        }
+        let latency_s = pool.tenant(tenant).expect("a tenant").granted.latency_s();
+        assert!(latency_s.is_none_or(|mean_s| (0.0005..0.002).contains(&mean_s)), "{latency_s:?} s at {ms} ms");
+        periods += u64::from(latency_s.is_some());
+    }
+    assert!(periods > 1_000, "{periods} times");
+}
+
 #[test]
 fn what_is_reserved_in_bytes_is_a_lower_bound_of_slots() {
     let settings = slots::Config { method: Method::Rwd, least: 2.0, most: 2.0, ..slots::Config::NEEDS };

@@ -20,6 +20,7 @@ fn report(arrived: u64, queued: u64, waited_ms: u64, used: f64, latency_ms: u64)
         queued,
         waited: Duration::from_millis(waited_ms * queued),
         occupied: inside,
+        aside: Duration::ZERO,
         device_time: Duration::from_millis(latency_ms * completed),
         latency: Duration::from_millis((latency_ms + waited_ms) * completed),
     }
@@ -53,6 +54,21 @@ fn controller(method: Method) -> Controller {
         _ => Config::published(method, Duration::from_millis(100), 256.0),
     };
     Controller::new(&config).expect("settings that make sense")
+}
+
+/// A workload cannot make the device look slow by requests to the same bytes.
+#[test]
+fn waits_for_requests_to_the_same_bytes_are_no_latency_of_the_device() {
+    let inside = report(100, 0, 0, 9.0, 9);
+    for (aside_ms, is_long) in [(8, false), (0, true)] {
+        let [aside, device_time] = [aside_ms, 9 - aside_ms].map(|ms| Duration::from_millis(ms * inside.completed));
+        let own = [workload(1, 5, 1.0, Report { aside, device_time, ..inside })];
+        let mut controller = controller(Method::Needs);
+        let parts = [0; 3].map(|_| controller.observe(&own).device_part);
+        let part = parts[2];
+        assert_eq!(part > 1.0, is_long, "{part} of the target");
+        assert!(part > 0.1, "{part} of the target");
+    }
 }
 
 /// The total of slots, and slots and reason of each workload, after `periods` periods with the same workloads and reports.

@@ -42,7 +42,7 @@ pub(crate) struct Args {
     /// Fail on warnings, and on what is not enforced on this host
     #[arg(long)]
     strict: bool,
-    /// Print the same as JSON
+    /// Print the findings as JSON
     #[arg(long)]
     json: bool,
 }
@@ -77,11 +77,11 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         bail!("the configuration cannot be used as it is ({errors}, {warnings})");
     }
     if args.strict && absent as u64 + warnings > 0 {
-        let (parts, warnings) = (counted(absent as u64, "part"), counted(warnings, "warning"));
+        let (settings, warnings) = (counted(absent as u64, "setting"), counted(warnings, "warning"));
         if absent == 0 {
             bail!("--strict: {warnings}");
         }
-        bail!("--strict: this host does not enforce everything ({parts} missing, {warnings})");
+        bail!("--strict: this host does not enforce everything ({settings} not enforced, {warnings}); see above");
     }
     Ok(())
 }

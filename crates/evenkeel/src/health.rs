@@ -71,7 +71,8 @@ fn ask(args: &Args) -> anyhow::Result<(Health, String)> {
     let places = args.reach.places()?;
     let (place, text) = first(&places, "/api/v1/health", PATIENCE)?;
     let health = serde_json::from_str::<Health>(&text);
-    let health = health.context("the server speaks another version of the API: use its version of evenkeel")?;
+    let health =
+        health.context("the server speaks another version of the API: use the server's version of evenkeel")?;
     Ok((health, answered(place, places.len())))
 }
 

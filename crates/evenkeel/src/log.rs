@@ -42,7 +42,9 @@ fn parse(filter: &str) -> anyhow::Result<EnvFilter> {
         };
         bail!("--log {filter:?}: {word:?} is not a level; {cure}");
     }
-    EnvFilter::builder().parse(filter).with_context(|| format!("--log {filter:?} is not a filter"))
+    EnvFilter::builder()
+        .parse(filter)
+        .with_context(|| format!("--log {filter:?} is not a filter; use info, or for example evenkeel_server=debug"))
 }
 
 enum Message {
@@ -71,7 +73,8 @@ impl Log {
             // Not by `io::stderr`, whose lock would be held by a write that never returns.
             let stderr = io::stderr().as_fd().try_clone_to_owned();
             let stderr = stderr.context("cannot write the log to stderr; start the server with stderr open")?;
-            let log = Self::by_thread(File::from(stderr)).context("cannot start a thread for the log")?;
+            let log = Self::by_thread(File::from(stderr))
+                .context("cannot start a thread for the log; raise the limit of threads (ulimit -u)")?;
             let panics = log.clone();
             std::panic::set_hook(Box::new(move |panic| {
                 let thread = thread::current();

@@ -194,7 +194,7 @@ fn main() -> ExitCode {
         // The panic's message is printed.
         Ok(thread) => thread.join().unwrap_or(ExitCode::from(101)),
         Err(error) => {
-            let cure = "raise LimitSTACK= of the service, ulimit -s";
+            let cure = "raise the limit of the stack: LimitSTACK= of the service, or ulimit -s";
             output::complain(&format!("evenkeel: cannot start a thread: {error}; {cure}\n"));
             ExitCode::from(2)
         }

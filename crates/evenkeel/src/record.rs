@@ -50,7 +50,7 @@ pub(crate) struct Args {
     )]
     device: Vec<PathBuf>,
 
-    /// Only requests of this pool
+    /// Record only requests of this pool
     #[arg(long, value_name = "NAME")]
     pool: Option<String>,
 
@@ -111,7 +111,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         _ if args.stop => end(args)?,
         None => bail!(Usage("FILE is missing: name the file for the recording".into())),
         Some(file) => {
-            let file = absolute(file).with_context(|| format!("{} names no file", file.display()))?;
+            let file =
+                absolute(file).with_context(|| format!("{file:?} is no file name; name one for the recording"))?;
             match (&args.status, &args.pool) {
                 (Some(site), Some(pool)) => {
                     device::record(args, &file, agent::subject(site, &args.certificates, pool)?)?
@@ -175,7 +176,8 @@ fn end(args: &Args) -> anyhow::Result<Recorded> {
 }
 
 fn read<T: for<'a> Deserialize<'a>>(answer: &str) -> anyhow::Result<T> {
-    serde_json::from_str(answer).context("the server speaks another version of the API: use its version of evenkeel")
+    serde_json::from_str(answer)
+        .context("the server speaks another version of the API: use the server's version of evenkeel")
 }
 
 /// The body of the request that orders the recording.
@@ -215,7 +217,7 @@ pub(crate) fn key(path: &Path) -> anyhow::Result<String> {
 
 fn text(recorded: &Recorded) -> String {
     let Recorded { file, requests, lost, bytes, seconds, note, .. } = recorded;
-    let lost = if *lost > 0 { format!(", {lost} more could not be kept") } else { String::new() };
+    let lost = if *lost > 0 { format!(", {lost} more were not recorded") } else { String::new() };
     let size = *bytes as f64 / f64::from(1 << 20);
     let note = note.as_ref().map_or_else(String::new, |note| format!("{note}\n"));
     let requests = counted(*requests, "request");
@@ -313,7 +315,7 @@ mod tests {
     #[test]
     fn what_was_lost_is_named() {
         assert_eq!(text(&recorded(0)), "/f: 9 requests in 2.0 s, 1.0 MiB\n");
-        assert_eq!(text(&recorded(3)), "/f: 9 requests in 2.0 s, 3 more could not be kept, 1.0 MiB\n");
+        assert_eq!(text(&recorded(3)), "/f: 9 requests in 2.0 s, 3 more were not recorded, 1.0 MiB\n");
         let short = Recorded { note: Some("only the newest".into()), ..recorded(0) };
         assert_eq!(text(&short), "/f: 9 requests in 2.0 s, 1.0 MiB\nonly the newest\n");
     }

@@ -109,7 +109,7 @@ fn open(scenario: &Path, name: &str) -> io::Result<Box<dyn BufRead>> {
     let explain = |error: io::Error| match error.kind() {
         io::ErrorKind::NotFound => io::Error::new(
             error.kind(),
-            format!("trace not found: put it at {}, or name its folder in {TRACES}", beside.display()),
+            format!("trace not found: put it at {}, or set the variable {TRACES} to its folder", beside.display()),
         ),
         _ => error,
     };

@@ -139,7 +139,9 @@ fn is_known(state: &State, why: &Why) -> anyhow::Result<()> {
     let known: Vec<&str> = known.into_iter().collect();
     match closest(name, &known) {
         Some(close) => bail!("there is no tenant {name:?}; did you mean {close:?}?"),
-        None => bail!("there is no tenant {name:?}; `evenkeel tenant list` shows all, and --at a time of the past"),
+        None => bail!(
+            "there is no tenant {name:?} at this time or in the hour before; `evenkeel tenant list` shows all tenants, and --at TIME looks at another time"
+        ),
     }
 }
 
@@ -166,8 +168,8 @@ fn pools_at_present<'s>(state: &'s State, tenant: Option<&str>) -> BTreeSet<&'s 
 /// True if a trouble with this object concerns a tenant that is in these pools.
 fn is_about(about: &str, tenant: &str, pools: &BTreeSet<&str>) -> bool {
     match about.split_once(' ') {
-        // An OSD is a pool, and named alone.
-        None => about.is_empty() || pools.contains(about),
+        // An OSD is a pool, and named alone. The history concerns all, as in `evenkeel_history::Filter`.
+        None => !about.starts_with("osd.") || pools.contains(about),
         // Of a volume the history does not have the owner. The cluster decides about parts of limits: totals.
         Some(("volume" | "cluster" | "totals", _)) => true,
         // A device may have several.
@@ -183,13 +185,16 @@ fn of(tenant: Option<&str>, at_s: u64, past: &History, figures: &History, count:
     let concerns = |event: &&Event| match tenant {
         None => true,
         Some(tenant) if event.kind == EventKind::Decision => {
-            event.tenant == tenant || (event.tenant.is_empty() && pools.contains(event.pool.as_str()))
+            // A reload has no pool, and may have changed any.
+            let is_of_pool = event.pool.is_empty() || pools.contains(event.pool.as_str());
+            event.tenant == tenant || (event.tenant.is_empty() && is_of_pool)
         }
         Some(tenant) => is_about(&event.about, tenant, &pools),
     };
-    let mut open: BTreeMap<(&str, &str), &Event> = BTreeMap::new();
+    let mut open: BTreeMap<(&str, &str, &str), &Event> = BTreeMap::new();
     for event in &past.events {
-        let key = (event.about.as_str(), event.reason.as_str());
+        // Two errors of one object may have different levels.
+        let key = (event.about.as_str(), event.reason.as_str(), event.level.as_str());
         match event.kind {
             EventKind::TroubleBegins => {
                 open.insert(key, event);
@@ -241,8 +246,8 @@ fn present(state: &State, tenant: Option<&str>) -> Vec<String> {
     }
     let parts = totals_by_host(state).filter(|of| tenant == Some(of.tenant.as_str()));
     sentences.extend(parts.map(|of| {
-        let total = total(state, of).unwrap_or_else(|| "its total".into());
-        format!("{} {}: parts of {total} over all hosts, {}", of.pool, of.tenant, of.text())
+        let total = total(state, of).unwrap_or_else(|| "the tenant's total".into());
+        format!("{} {}: hosts of the cluster share {total}, {}", of.pool, of.tenant, of.text())
     }));
     sentences
 }
@@ -299,8 +304,8 @@ fn text(why: &Why, zone: impl Fn(i64) -> i64 + Copy) -> String {
     why.figures.iter().for_each(|series| out += &wrapped("  ", &figures(series), 4));
     if why.figures.is_empty() {
         out += match why.is_recorded {
-            true => "  no requests in the seconds before\n",
-            false => "  nothing is recorded of the seconds before\n",
+            true => "  no requests in the seconds before this time\n",
+            false => "  nothing is recorded of the seconds before this time\n",
         };
     }
     if !why.health.is_empty() {
@@ -317,7 +322,7 @@ fn text(why: &Why, zone: impl Fn(i64) -> i64 + Copy) -> String {
         }
     }
     if why.decisions.is_empty() {
-        out += "\nno decision was recorded in the hour before\n";
+        out += "\nno decision was recorded in the hour before this time\n";
     }
     why.problems.iter().for_each(|problem| out += &wrapped("\nwarning: ", problem, 2));
     out
@@ -377,9 +382,25 @@ mod tests {
         assert_eq!(because(&of(None, AT, &past, &History::default(), 10)).len(), 5);
         let about: Vec<&str> = why.troubles.iter().map(|event| event.about.as_str()).collect();
         assert_eq!(about, ["tenant shop in pool main"], "neither of others nor ended");
+        let mut reloaded = past.clone();
+        reloaded.events.push(decision(50, "", "", "changed by SIGHUP: configuration: weight from 1 to 2"));
+        let newest = of(Some("shop"), AT, &reloaded, &History::default(), 1);
+        assert!(because(&newest)[0].starts_with("changed by SIGHUP: "), "{newest:?}");
         let mut restarted = past;
         restarted.events.push(trouble(0, EventKind::Started, "", ""));
         assert!(of(Some("shop"), AT, &restarted, &History::default(), 10).troubles.is_empty());
+    }
+
+    #[test]
+    fn a_critical_trouble_is_shown_beside_a_warning_of_its_kind_and_object() {
+        let begins = |ago, level: &str| Event {
+            level: level.into(),
+            ..trouble(ago, EventKind::TroubleBegins, "volume db", "io_errors")
+        };
+        let past = History { events: vec![begins(90, "critical"), begins(60, "warning")], ..History::default() };
+        let why = of(None, AT, &past, &History::default(), 10);
+        let levels: Vec<&str> = why.troubles.iter().map(|event| event.level.as_str()).collect();
+        assert_eq!(levels, ["critical", "warning"]);
     }
 
     #[test]
@@ -425,6 +446,7 @@ mod tests {
             ("totals of tenants", true),
             ("osd.3", true),
             ("osd.4", false),
+            ("history", true),
             ("tenant shop in pool main", true),
             ("tenant shop 2 in pool main", false),
             ("tenant web in pool fast", false),
@@ -514,12 +536,13 @@ mod tests {
         };
         let totals = TotalsState { by_host: vec![total("web"), total("far")], ..TotalsState::default() };
         state.cluster = Some(ClusterState { totals: Some(totals), ..ClusterState::default() });
-        let unset = "main web: parts of its total over all hosts, requests: a 75 %, 1 more 25 %";
+        let unset = "main web: hosts of the cluster share the tenant's total, requests: a 75 %, 1 more 25 %";
         assert_eq!(present(&state, Some("web")).last().map(String::as_str), Some(unset));
         state.pools[0].tenants[1].qos.limit_iops = Some(800);
         let last = |name: &str| present(&state, Some(name)).pop().unwrap_or_default();
-        assert_eq!(last("web"), "main web: parts of 800 IOPS over all hosts, requests: a 75 %, 1 more 25 %");
-        assert_eq!(last("far"), "main far: parts of its total over all hosts, requests: a 75 %, 1 more 25 %");
+        assert_eq!(last("web"), "main web: hosts of the cluster share 800 IOPS, requests: a 75 %, 1 more 25 %");
+        let far = "main far: hosts of the cluster share the tenant's total, requests: a 75 %, 1 more 25 %";
+        assert_eq!(last("far"), far);
         assert!(is_known(&state, &of("far")).is_ok());
     }
 }

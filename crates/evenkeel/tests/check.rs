@@ -191,7 +191,7 @@ fn strict_passes_with_what_is_all_enforced_and_fails_with_a_mistyped_pool() {
     assert!(file.check(&["policy.toml"]).status.success());
     let strict = file.check(&["policy.toml", "--strict"]);
     assert!(!strict.status.success());
-    assert!(text(&strict.stdout).contains("policy.toml:16:8: pools.mian2: nothing to enforce here: it has neither devices nor a latency target; no volume of this file is on it: is its name right?"), "{strict:?}");
+    assert!(text(&strict.stdout).contains("policy.toml:16:8: pools.mian2: nothing to enforce here: the pool has neither devices nor a latency target; no volume of this file is on the pool: is the pool's name right?"), "{strict:?}");
     let file = policy("agent", "[agent]\nstatus = \"off\"\n");
     assert_eq!(file.read().rows, [], "an agent without a policy");
     assert!(file.check(&["policy.toml"]).status.success());
@@ -211,8 +211,8 @@ fn a_tenant_that_nothing_belongs_to_is_named_with_the_cure_and_counted() {
     let file = policy("idle", &format!("{tenant}[volumes.db1]\nbackend = \"memory\"\nsize = \"1MiB\"\n"));
     let shown = text(&file.check(&["policy.toml"]).stdout);
     for words in [
-        "not enforced here: policy.toml:1:10: tenants.database: no volume and no client belongs to it\n  lost: its settings",
-        "what to do: write tenant = \"database\" in [volumes.db1], or match = [\"volume:db1\"] here, or remove it",
+        "not enforced here: policy.toml:1:10: tenants.database: no volume and no client belongs to this tenant\n  lost: its settings",
+        "what to do: write tenant = \"database\" in [volumes.db1], or match = [\"volume:db1\"] here, or remove the tenant",
         "usable: 1 of 3 settings enforced here",
     ] {
         assert!(shown.contains(words), "{words:?}: {shown}");

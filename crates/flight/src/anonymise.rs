@@ -70,7 +70,8 @@ impl Scrambler {
     }
 
     /// The name of a number in place of another, with number and length as they were: `tenant-…`, `client-…` or `volume-…`, in
-    /// pool `pool-…` if it has one.
+    /// pool `pool-…` if it has one. Connections of one peer are `client-…:NUMBER` with the same digits before the colon, since
+    /// together they may be one closed loop.
     pub fn entry(&self, entry: &Name) -> Name {
         let begin = match entry.table {
             Table::Tenant => "tenant",
@@ -78,12 +79,23 @@ impl Scrambler {
             Table::Volume => "volume",
         };
         let pool = if entry.pool.is_empty() { String::new() } else { self.named("pool", &entry.pool) };
-        Name { name: self.named(begin, &entry.name), pool, ..*entry }
+        let name = match entry.connection() {
+            Some((host, _, identity)) => {
+                let number = self.hash(&entry.name) >> 32;
+                format!("{}:{number}", self.named(begin, &format!("{host}{identity}")))
+            }
+            None => self.named(begin, &entry.name),
+        };
+        Name { name, pool, ..*entry }
     }
 
     fn named(&self, begin: &str, name: &str) -> String {
-        let hash = self.keyed(absorbed(self.secret[0] ^ NAMES, name.as_bytes())) >> 16;
+        let hash = self.hash(name) >> 16;
         format!("{begin}-{hash:012x}")
+    }
+
+    fn hash(&self, name: &str) -> u64 {
+        self.keyed(absorbed(self.secret[0] ^ NAMES, name.as_bytes()))
     }
 
     /// A permutation of the numbers below `extents`: a Feistel network over the smallest even number of bits that has room for

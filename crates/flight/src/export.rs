@@ -2,7 +2,9 @@
 //!
 //! Requests are written in the order in which the recording has them: that of arrival. Names have `_` in place of blanks, commas
 //! and brackets; a number without a name becomes `volume-7` or the like. Requests of no kind that the format knows are left out,
-//! and so are reads, writes and trims without a length. Each function returns the number of requests that it has written.
+//! and so are reads, writes and trims without a length, and repetitions, which no format tells from first attempts. Only
+//! blkparse text has cancelled and refused requests: in other formats they would look like requests that were carried out. Each
+//! function returns the number of requests that it has written.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::io::{self, Write};
@@ -79,8 +81,17 @@ pub fn to_fio_2(recording: &Recording, out: &mut impl Write) -> io::Result<u64> 
     Ok(written)
 }
 
+/// True if a format without outcomes has the request: it is no repetition, and it was carried out, if perhaps in vain.
+fn is_plain(request: &Request) -> bool {
+    let is_refused = matches!(request.outcome, Outcome::Failed(_)) && request.queue_ns == 0 && request.device_ns == 0;
+    !request.retried && request.outcome != Outcome::Cancelled && !is_refused
+}
+
 /// Action, offset and length in an iolog; `None` if the request is left out.
 fn fio_action(request: &Request) -> Option<(&'static str, u64, u64)> {
+    if !is_plain(request) {
+        return None;
+    }
     let action = match request.kind {
         Kind::Read => "read",
         Kind::Write => "write",
@@ -94,7 +105,7 @@ fn fio_action(request: &Request) -> Option<(&'static str, u64, u64)> {
 /// Writes CSV as the traces of MSR Cambridge: time of arrival, host, disk, `Read` or `Write`, offset, size, latency.
 ///
 /// The host is the tenant, the disk is the number of the volume. Times are in ticks of 100 ns, that of arrival since 1601.
-/// Cancelled requests are left out, as they have no latency.
+/// Cancelled and refused requests are left out, as they have no latency.
 ///
 /// # Errors
 /// The error of `out`.
@@ -107,7 +118,7 @@ pub fn to_msr(recording: &Recording, out: &mut impl Write) -> io::Result<u64> {
             Kind::Write => "Write",
             Kind::Flush | Kind::Trim | Kind::Zero | Kind::Other => continue,
         };
-        if request.length == 0 || request.outcome == Outcome::Cancelled {
+        if request.length == 0 || !is_plain(request) {
             continue;
         }
         let at = TICKS_BEFORE_1970 + recording.head.started_unix_ns.saturating_add(request.arrival_ns) / TICK;
@@ -172,6 +183,7 @@ pub fn to_blkparse(recording: &Recording, out: &mut impl Write) -> io::Result<u6
 /// The letters of the RWBS field; `None` if the request is left out.
 fn letters(request: &Request) -> Option<&'static str> {
     match request.kind {
+        _ if request.retried => None,
         Kind::Flush => Some("FWS"),
         Kind::Other => None,
         _ if request.length == 0 => None,

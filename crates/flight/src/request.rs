@@ -91,6 +91,17 @@ pub struct Name {
     pub bytes: u64,
 }
 
+impl Name {
+    /// Host, port and identity of a client that is the peer of a TCP connection: `10.0.0.1`, `5000` and ` (alice)` of
+    /// `10.0.0.1:5000 (alice)`; the identity may be empty. `None` of other names.
+    pub fn connection(&self) -> Option<(&str, &str, &str)> {
+        let (address, identity) = self.name.split_at(self.name.find(" (").unwrap_or(self.name.len()));
+        let (host, port) = address.rsplit_once(':')?;
+        let is_port = !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit());
+        (self.table == Table::Client && is_port).then_some((host, port, identity))
+    }
+}
+
 /// One item of a recording.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Item {

@@ -37,7 +37,7 @@ pub enum Error {
         path: PathBuf,
     },
     /// The answer did not come within the time limit.
-    #[error("{} gave no answer within {limit:?}: the OSD is busy or hangs", .path.display())]
+    #[error("the OSD at {} gave no answer within {limit:?}: it is busy or hangs", .path.display())]
     Late {
         /// Path of the admin socket.
         path: PathBuf,
@@ -45,7 +45,7 @@ pub enum Error {
         limit: Duration,
     },
     /// The daemon refused the command.
-    #[error("{} refused {command:?}: {answer}", .path.display())]
+    #[error("the OSD at {} refused the command {command:?}: {answer}", .path.display())]
     Refused {
         /// Path of the admin socket.
         path: PathBuf,
@@ -63,7 +63,7 @@ pub enum Error {
         problem: Malformed,
     },
     /// Any other error of the system.
-    #[error("cannot use {}: {cause}{}", .path.display(), cure(.cause))]
+    #[error("cannot use the admin socket {}: {cause}{}", .path.display(), cure(.cause))]
     Io {
         /// Path of the admin socket.
         path: PathBuf,

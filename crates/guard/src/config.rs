@@ -96,7 +96,7 @@ pub struct Config {
     pub notes: Vec<Problem>,
 }
 
-/// The agent.
+/// Settings of the agent itself: the table `[agent]`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct AgentConfig {
@@ -116,14 +116,14 @@ pub struct AgentConfig {
     pub max_delay: Duration,
     /// A delay that the agent does not renew ends after this; set it longer for 100,000 delayed clients.
     pub timeout: Duration,
-    /// The settings to restore.
+    /// File of changed settings.
     pub journal: PathBuf,
     /// Folder with the history in its subfolder `history`. Default: `$STATE_DIRECTORY`, as systemd sets it, else no history.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub data_dir: Option<PathBuf>,
     /// Bound on the history, at least "4MiB"; or "off".
     pub history: Bound,
-    /// Packets that wait.
+    /// Packets to delay.
     pub packets: Packets,
     /// HTTPS for other machines.
     pub http: Http,

@@ -36,7 +36,7 @@ pub enum Error {
         cause: io::Error,
     },
     /// The content of a file does not have the expected format.
-    #[error("{}:{}: {}; this kernel or tool writes a format that is not known here", .path.display(), .fault.line, .fault.problem)]
+    #[error("{}:{}: {}; Evenkeel does not know this format of the kernel or tool: update Evenkeel, or report this line", .path.display(), .fault.line, .fault.problem)]
     Parse {
         /// File or command that the text came from.
         path: PathBuf,
@@ -45,8 +45,8 @@ pub enum Error {
     },
     /// The kernel refuses the BPF programs that measure the latency of single reads.
     #[error(
-        "single reads cannot be measured: {cause}; percentiles need Linux 5.8 and the capabilities CAP_BPF and CAP_PERFMON \
-         (run as root), or write percentile = \"mean\""
+        "the latency of single reads cannot be measured: {cause}; a latency target for a percentile needs Linux 5.8 and \
+         the capabilities CAP_BPF and CAP_PERFMON (run as root); or set the target's percentile = \"mean\""
     )]
     Programs {
         /// The system's error.
@@ -61,7 +61,7 @@ pub enum Error {
         /// Folder in which tracefs is mounted by convention.
         folder: &'static str,
     },
-    /// The kernel has no ring for what BPF programs record.
+    /// The kernel has no BPF ring buffer, into which programs could record requests.
     #[error("requests cannot be recorded: this kernel has no ring buffer of BPF; use Linux 5.8 or newer")]
     NoRing,
     /// The kernel refuses the BPF programs that record requests, or their maps.
@@ -74,7 +74,7 @@ pub enum Error {
         cause: io::Error,
     },
     /// A file exceeds the largest size that the agent reads.
-    #[error("{} is larger than {limit} bytes; is this the right file?", .path.display())]
+    #[error("{} is larger than {limit} bytes, the most that is read: is this the right file?", .path.display())]
     TooLarge {
         /// Path of the file.
         path: PathBuf,

@@ -178,7 +178,7 @@ impl Journal {
             std::fs::copy(&journal.path, &aside).map_err(|e| failed("write", &aside, e))?;
             journal.compact()?;
             tracing::warn!(
-                "the journal {} is of format {format}, this version writes {FORMAT}: it lists {} settings that can be restored, {unread} of its lines mean nothing to this version; it is kept as {}",
+                "the journal {} is of format {format}, this version writes {FORMAT}: it lists {} settings that can be restored, and {unread} lines that this version does not know; a copy of it is kept as {}",
                 journal.path.display(),
                 journal.states.len(),
                 aside.display()

@@ -391,8 +391,8 @@ fn what_is_not_enforced_here_is_noted_once_each() {
     let config = Config::parse(SHARED, "guard.toml", NONE).expect("valid");
     let notes: Vec<String> = config.notes.iter().map(ToString::to_string).collect();
     let expected = [
-        "guard.toml:6:8: pools.main: nothing to enforce here: `evenkeel serve` has volumes on it, and it has no devices",
-        "pools.served: nothing to enforce here: enforce leaves it to `evenkeel serve`",
+        "guard.toml:6:8: pools.main: nothing to enforce here: `evenkeel serve` has volumes on the pool, and the pool has no devices",
+        "pools.served: nothing to enforce here: enforce leaves the pool to `evenkeel serve`",
         "guard.toml:13:50: pools.vg1.tuning.base_cost: has no effect here: `evenkeel serve`",
         "tenants.backup.match: volume:b, uid:7 can only be seen by `evenkeel serve`",
         "tenants.backup.limit: has no effect here",
@@ -417,7 +417,7 @@ fn groups_without_a_guarantee_are_throttled_for_a_latency_target() {
     let tenant = |group: &str| disk.tenant_of(group).map(|place| disk.tenants[place].name.as_str());
     assert_eq!(tenant("system.slice/postgresql@main.service"), Some("db"));
     assert_eq!((tenant("system.slice/tar.service"), tenant("b"), tenant("c")), (Some("backup"), Some("backup"), None));
-    assert!(config.notes.len() == 1 && config.notes[0].message.contains("sets only a floor"), "{:?}", config.notes);
+    assert!(config.notes.len() == 1 && config.notes[0].message.contains("bounds throttling"), "{:?}", config.notes);
     let rows: Vec<_> = config.enforced.rows.iter().map(|row| (row.point.name(), row.setting.as_str())).collect();
     assert_eq!(rows, [("cgroup", "latency mean of reads < 5ms"), ("cgroup", "reservation 500 IOPS")]);
     // With clients of a target, or by name, packets as well.
@@ -465,7 +465,7 @@ fn a_pool_of_volumes_is_the_servers_unless_it_is_said_to_be_more() {
     let text = "[pools.main]\nlatency = { target = \"9ms\", percentile = 99 }\n[volumes.a]\nsize = \"1MiB\"\n";
     let config = Config::parse(text, "test", NONE).expect("the server needs no tracepoints");
     assert!(config.packets.is_empty());
-    assert!(config.notes[0].message.contains("`evenkeel serve` has volumes on it"), "{:?}", config.notes);
+    assert!(config.notes[0].message.contains("`evenkeel serve` has volumes on"), "{:?}", config.notes);
     for more in ["devices = [\"dm-0\"]", "enforce = [\"queue\", \"packets\"]"] {
         let text = text.replace(", percentile = 99", "").replace("[volumes", &format!("{more}\n[volumes"));
         let config = Config::parse(&text, "test", NONE).expect("valid");
@@ -483,7 +483,7 @@ fn devices_of_the_only_pool_with_slots_may_be_left_out() {
     assert_eq!(config.arrays.keys().collect::<Vec<_>>(), ["other"]);
     let notes: Vec<String> = config.notes.iter().map(ToString::to_string).collect();
     assert!(
-        notes.len() == 1 && notes[0].contains("pools.san: nothing to enforce here: it names no devices"),
+        notes.len() == 1 && notes[0].contains("pools.san: nothing to enforce here: the pool names no devices"),
         "{notes:?}"
     );
     let pattern = one.replace("device:sdb", "device:sd*");

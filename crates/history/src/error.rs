@@ -11,12 +11,12 @@ use crate::frame::VERSION;
 #[non_exhaustive]
 pub enum Error {
     /// Another process records in this folder.
-    #[error("another process records in {folder}: one history is for one server or agent")]
+    #[error("another process records in {folder}: give each server and agent a folder of its own for the history")]
     InUse {
         /// The folder.
         folder: PathBuf,
     },
-    /// The bound is too small.
+    /// The bound on the bytes of all history files together is too small.
     #[error("a bound of {bytes} bytes is too small for a history: set the key history to 4MiB or more")]
     Bound {
         /// The bound that was asked for.
@@ -33,7 +33,7 @@ pub enum Error {
         cause: io::Error,
     },
     /// A file is of another version of the format.
-    #[error("{path} is of format {found}, this version reads format {VERSION}")]
+    #[error("{path} is of format {found}, and this version reads format {VERSION}; use the version that wrote it")]
     Version {
         /// Path of the file.
         path: PathBuf,
@@ -49,7 +49,7 @@ pub enum Error {
         offset: usize,
     },
     /// A second has more series or marks than the bound of the history allows.
-    #[error("one second of history has {bytes} bytes, too many: set the key history to 16 times as many")]
+    #[error("one second of history has {bytes} bytes, too many: set the key history to 16 times as many or more")]
     TooLarge {
         /// Size of the block.
         bytes: u64,
@@ -61,11 +61,11 @@ pub(crate) fn failed(doing: &'static str, path: &Path) -> impl FnOnce(io::Error)
     move |cause| Error::File { doing, path: path.to_owned(), cause }
 }
 
-/// An event for the log.
+/// A message of the history for the program's log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Note {
-    /// A file was set aside.
+    /// A history file that cannot be used was renamed, so that it is kept but not read.
     SetAside {
         /// New path of the file.
         path: PathBuf,
@@ -79,12 +79,12 @@ pub enum Note {
         /// Number of bytes cut off.
         bytes: u64,
     },
-    /// Recording paused.
+    /// Recording paused because of an error; it is tried again every ten seconds.
     Paused {
         /// The error.
         because: String,
     },
-    /// Recording continues.
+    /// Recording continues after a pause.
     Resumed {
         /// Seconds that were not recorded since the history was opened.
         lost_seconds: u64,
@@ -102,7 +102,7 @@ impl fmt::Display for Note {
             }
             Self::Paused { because } => write!(f, "the history is not recorded at present: {because}"),
             Self::Resumed { lost_seconds } => {
-                write!(f, "the history is recorded again; it lacks {lost_seconds} seconds since the start")
+                write!(f, "the history is recorded again; it lacks {lost_seconds} seconds since recording started")
             }
         }
     }

@@ -5,11 +5,11 @@ use std::sync::Arc;
 /// Name of a series. Names order by pool, tenant, device.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Series {
-    /// The pool.
+    /// Name of the pool.
     pub pool: String,
-    /// The tenant; empty for the whole pool.
+    /// Name of the tenant; empty for the whole pool.
     pub tenant: String,
-    /// The device; empty for all devices of the pool together.
+    /// Name of the device; empty for all devices of the pool together.
     pub device: String,
 }
 
@@ -47,27 +47,27 @@ impl Gauge {
 /// Figures of a series for a second or longer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Figures {
-    /// Requests completed.
+    /// Number of completed requests.
     pub requests: u64,
     /// Payload bytes of these requests.
     pub bytes: u64,
-    /// Requests that failed.
+    /// Number of failed requests.
     pub errors: u64,
     /// Sum of the latencies of the completed requests, in microseconds.
     pub latency_us: u64,
     /// Median of the latencies, in microseconds; for more than a second the largest of the seconds' medians.
     pub p50_us: u64,
-    /// 99th percentile, likewise.
+    /// 99th percentile of the latencies, with the unit and rule of `p50_us`.
     pub p99_us: u64,
-    /// 99.9th percentile, likewise.
+    /// 99.9th percentile of the latencies, with the unit and rule of `p50_us`.
     pub p999_us: u64,
-    /// Requests queued.
+    /// Number of queued requests.
     pub queued: Gauge,
-    /// Requests in flight.
+    /// Number of requests in flight.
     pub in_flight: Gauge,
     /// Budget of admission control, in bytes.
     pub budget: Gauge,
-    /// Slots granted, in thousandths of a slot.
+    /// Granted slots (requests that may be in flight), in thousandths of a slot.
     pub slots: Gauge,
     /// Limit in force, in requests per second.
     pub limit_iops: Gauge,
@@ -78,12 +78,12 @@ pub struct Figures {
 }
 
 impl Figures {
-    /// Mean latency in microseconds; `None` if nothing completed.
+    /// Mean latency in microseconds; `None` if no request completed.
     pub fn mean_us(&self) -> Option<f64> {
         (self.requests > 0).then(|| self.latency_us as f64 / self.requests as f64)
     }
 
-    /// True if nothing completed, failed, waited or was in flight. Idle series are not recorded.
+    /// True if no request completed, failed, was queued or was in flight. Idle series are not recorded.
     pub const fn is_idle(&self) -> bool {
         self.requests == 0 && self.bytes == 0 && self.errors == 0 && self.queued.max == 0 && self.in_flight.max == 0
     }
@@ -119,7 +119,7 @@ pub struct Sample {
 /// All series that were not idle in one step of time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Slice {
-    /// Begin, Unix time in seconds.
+    /// Begin of the step, Unix time in seconds.
     pub at: u64,
     /// Length of the step, in seconds.
     pub seconds: u64,

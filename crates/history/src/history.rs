@@ -55,9 +55,9 @@ pub struct Status {
     pub bytes: u64,
     /// Start of the oldest data, Unix time in seconds; `None` without data.
     pub oldest: Option<u64>,
-    /// End of the newest data, likewise.
+    /// End of the newest data, Unix time in seconds; `None` without data.
     pub newest: Option<u64>,
-    /// The error for which recording pauses at present.
+    /// The error because of which recording pauses at present; `None` while it does not pause.
     pub paused: Option<String>,
     /// Seconds not recorded because of an error since the history was opened.
     pub lost_seconds: u64,
@@ -150,7 +150,7 @@ impl History {
         synced.map_err(|error| self.paused(newest, &error)).is_ok()
     }
 
-    /// The state. O(files).
+    /// Size, age and errors of the history at present. O(files).
     pub fn status(&self) -> Status {
         let mut status = self.counted.clone();
         status.paused = self.pause.as_ref().map(|(_, because)| because.clone());
@@ -166,7 +166,7 @@ impl History {
         self.store.as_ref().and_then(Store::oldest)
     }
 
-    /// The notes since the last call, oldest first; at most 100 are kept.
+    /// The messages for the log since the last call, oldest first; at most 100 are kept.
     pub fn take_notes(&mut self) -> Vec<Note> {
         std::mem::take(&mut self.notes)
     }

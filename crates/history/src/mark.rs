@@ -14,9 +14,9 @@ pub struct Mark {
 pub enum Event {
     /// A decision of a controller.
     Decision {
-        /// The pool.
+        /// Name of the pool.
         pool: String,
-        /// The tenant that it is about; empty if it is about the pool.
+        /// Name of the tenant that the decision is about; empty if it is about the whole pool.
         tenant: String,
         /// Name of the reason, `reads_over_target` for example.
         reason: String,
@@ -25,7 +25,7 @@ pub enum Event {
     },
     /// The begin or the end of a trouble.
     Trouble {
-        /// True at the start, false at the end.
+        /// True if the trouble begins, false if it ends.
         begins: bool,
         /// `critical` or `warning`.
         level: String,
@@ -39,7 +39,7 @@ pub enum Event {
     /// The program that records started, or was stopped. Without a stop before a start it was ended by a crash, by `kill -9`
     /// or by a loss of power.
     Program {
-        /// True at the start, false at the stop.
+        /// True if the program started, false if it was stopped.
         begins: bool,
         /// Name of the program: `server` or `agent`.
         name: String,

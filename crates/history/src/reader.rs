@@ -125,7 +125,7 @@ struct Part {
     finer: bool,
 }
 
-/// Slices and gaps in the order of time.
+/// Iterator over the slices and gaps of a range of time, in the order of time.
 #[derive(Debug)]
 pub struct Range {
     parts: VecDeque<Part>,

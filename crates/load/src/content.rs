@@ -39,12 +39,12 @@ impl fmt::Display for Found {
         match self {
             Self::Zeroes => f.write_str("zeroes"),
             Self::Write { sector, generation } => {
-                write!(f, "write {generation} of offset {}", sector.wrapping_mul(SECTOR))
+                write!(f, "write number {generation} of offset {}", sector.wrapping_mul(SECTOR))
             }
             Self::Torn { sector, generation } => {
                 write!(
                     f,
-                    "the start of write {generation} of offset {}, then something else",
+                    "the start of write number {generation} of offset {}, then something else",
                     sector.wrapping_mul(SECTOR)
                 )
             }

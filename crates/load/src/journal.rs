@@ -60,7 +60,8 @@ impl Journal {
             Box::new(File::create(path).at_with(|| format!("cannot write the journal {}", path.display()))?)
         };
         let header = format!("{MAGIC} seed {seed} grain {grain}\n");
-        out.write_all(header.as_bytes()).and_then(|()| out.flush()).at("cannot write the journal")?;
+        let written = out.write_all(header.as_bytes()).and_then(|()| out.flush());
+        written.at_with(|| format!("cannot write the journal {}", path.display()))?;
         Ok(Self { out: Mutex::new(out) })
     }
 
@@ -119,7 +120,7 @@ impl Record {
         let floor = |line: &str| {
             let numbers = line.split_whitespace().map(number).collect::<Result<Vec<u64>, Error>>()?;
             let [offset, length, generation] = numbers[..] else {
-                return Err(Error::Journal("it is not OFFSET LENGTH GENERATION".into()));
+                return Err(Error::Journal("the line is not OFFSET LENGTH GENERATION".into()));
             };
             ensure!(
                 Journal,

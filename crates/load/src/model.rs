@@ -357,8 +357,8 @@ fn describe(holds: &Holds) -> String {
     match holds {
         Holds::Unknown => "anything".into(),
         Holds::Zeroes => "zeroes".into(),
-        Holds::Write(generation) => format!("write {generation}"),
-        Holds::AtLeast(generation) => format!("write {generation} or later"),
+        Holds::Write(generation) => format!("write number {generation}"),
+        Holds::AtLeast(generation) => format!("write number {generation} or later"),
     }
 }
 

@@ -181,7 +181,7 @@ impl Report {
             } else if job.unanswered > 0 {
                 failures.push(format!("{}: no reply came to {}", job.name, counted(job.unanswered, "request")));
             } else if job.warmed_up_only {
-                failures.push(format!("{}: no request was measured: all fell into --warmup", job.name));
+                failures.push(format!("{}: no request was measured: all fell into --warmup; shorten it", job.name));
             }
         }
         failures
@@ -240,7 +240,7 @@ impl JobReport {
         if self.unsent > 0 {
             // A few are due in the last instant of any run.
             let behind = if self.unsent * 100 > self.requests { ": server or client falls behind" } else { "" };
-            writeln!(out, "  due and not sent before the end: {}{behind}", counted(self.unsent, "request"))?;
+            writeln!(out, "  due by the rate, not sent before the end: {}{behind}", counted(self.unsent, "request"))?;
         }
         if self.unanswered > 0 {
             writeln!(out, "  no reply came to {}", counted(self.unanswered, "request"))?;
@@ -262,7 +262,7 @@ pub fn check_result(record: &Record, results: &[JobResult]) -> String {
     let lines = counted(record.floors.len() as u64, "line");
     match lost {
         Some(failure) => format!("checked {bytes} bytes against {lines} of the journal: {failure}"),
-        None => format!("checked {bytes} bytes against {lines} of the journal: all there"),
+        None => format!("checked {bytes} bytes against {lines} of the journal: every write is there"),
     }
 }
 

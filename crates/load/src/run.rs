@@ -165,7 +165,7 @@ fn prepare(job: &Job, extras: &Extras<'_>, stop: &AtomicBool) -> Result<(Connect
             .map_err(|error| with_suggestion(error, job, tls.as_ref()))
             .at_with(|| format!("connection {}: cannot use {}", index + 1, job.target))?;
         if let Some((_, first)) = sockets.first() {
-            ensure!(Export, first.size == made.1.size, "the export changed its size between two connections");
+            ensure!(Export, first.size == made.1.size, "the export changed its size meanwhile; run again");
         }
         sockets.push(made);
     }
@@ -288,7 +288,8 @@ fn model(range: Range, content: Content, grain: u64, record: Option<&Record>) ->
         ensure!(
             Journal,
             floor.offset >= range.start && floor.offset + floor.length <= range.start + range.length,
-            "the journal names offset {}, which is outside the export or the part that --offset and --size choose",
+            "the journal names offset {}, outside the export or the part of it to check; give the --offset and --size \
+             of the run that wrote the journal",
             floor.offset
         );
         for at in (floor.offset..floor.offset + floor.length).step_by(grain as usize) {
@@ -390,7 +391,7 @@ impl JobResult {
         self.summary.verified_bytes
     }
 
-    /// The reason why the job failed; `None` if it did not fail.
+    /// The reason why the job failed; `None` after a job without a failure.
     pub fn failure(&self) -> Option<&str> {
         self.summary.failure.as_deref()
     }

@@ -303,7 +303,8 @@ impl<'a> Worker<'a> {
             {
                 let oldest = silent.slots.oldest().map(|(op, offset)| format!("{op} at offset {offset}"));
                 return Err(Error::Server(format!(
-                    "the server has answered nothing on a connection with {} for {:.1} s (the oldest: {})",
+                    "the server has answered nothing on a connection with {} in flight for {:.1} s (the oldest: {}); \
+                     look at its log, or raise --timeout",
                     counted(silent.slots.in_flight() as u64, "request"),
                     waited(silent.heard) as f64 / 1e9,
                     oldest.unwrap_or_default()

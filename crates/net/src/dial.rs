@@ -27,7 +27,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 #[non_exhaustive]
 pub enum DialError {
     /// The host's name has no address, or could not be looked up.
-    #[error("cannot find the host `{host}`: {cause}")]
+    #[error("cannot find the host `{host}`: {cause}; correct the name, or the name service (DNS)")]
     Host {
         /// Name of the host.
         host: String,
@@ -44,7 +44,7 @@ pub enum DialError {
     #[error("the connection broke during the handshake: {0}")]
     Broken(io::Error),
     /// The server closed the connection before the negotiation was complete.
-    #[error("the server closed the connection during the handshake: its log may say why")]
+    #[error("the server closed the connection during the handshake; that server's log may say why")]
     Closed,
     /// The server's message is not NBD as specified.
     #[error("{0}")]
@@ -58,7 +58,9 @@ pub enum DialError {
     )]
     Premature,
     /// The server requires TLS, and the target's URI does not ask for it.
-    #[error("{0}; write nbds instead of nbd in the URI, and name the authorities to trust")]
+    #[error(
+        "{0}; write nbds instead of nbd in the URI, and name the file of the authority of the server's certificate"
+    )]
     NeedsTls(Refusal),
     /// The server refuses TLS, for which the target's URI asks.
     #[error(
@@ -71,7 +73,7 @@ pub enum DialError {
     )]
     NoAuthority,
     /// The name that the server's certificate must have cannot be one of a certificate.
-    #[error("{0:?} cannot be the name of a certificate; give another by tls-hostname=NAME in the URI")]
+    #[error("{0:?} cannot be the name of a certificate; give a valid one by tls-hostname=NAME in the URI")]
     Name(String),
     /// A file with certificates or a key cannot be used.
     #[error("{0}")]
@@ -101,7 +103,7 @@ fn cure(cause: &rustls::Error) -> &'static str {
         }
         rustls::Error::InvalidCertificate(Expired | ExpiredContext { .. }) => "renew the server's certificate",
         rustls::Error::AlertReceived(_) => {
-            "the server's log says why: it may need a client certificate, of an authority that it trusts"
+            "the server's log says why: the server may need a client certificate, of an authority that it trusts"
         }
         _ => "the server's log may say why",
     }

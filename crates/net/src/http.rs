@@ -245,7 +245,7 @@ async fn dial(host: &str, port: u16, patience: Duration) -> Result<TcpStream, Er
 /// Connects to the first of the addresses that accepts. Each address has an equal part of `patience`.
 async fn first_of(addresses: &[SocketAddr], patience: Duration) -> Result<TcpStream, Error> {
     let patience = patience / u32::try_from(addresses.len()).unwrap_or(u32::MAX).max(1);
-    let mut last = io::Error::other("it has no address");
+    let mut last = io::Error::other("the host has no address");
     for address in addresses {
         match timeout(patience, TcpStream::connect(address)).await {
             Ok(Ok(stream)) => {

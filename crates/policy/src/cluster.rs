@@ -201,7 +201,7 @@ impl Cluster {
             (Some(_), None) => {
                 faults.push(("user", "has no password; set cluster.password_file to a file with it".into()));
             }
-            (None, Some(_)) => faults.push(("password_file", "is of no user; set cluster.user".into())),
+            (None, Some(_)) => faults.push(("password_file", "belongs to no user; set cluster.user".into())),
             (Some(user), _) if user.is_empty() => {
                 faults.push(("user", "is empty; write the name of a user of etcd".into()));
             }

@@ -88,15 +88,15 @@ pub struct DecisionRecord {
     pub point: Enforcement,
     /// The pool.
     pub pool: String,
-    /// The tenant that it is about; empty where it is about the pool.
+    /// The tenant that the decision is about; empty for a decision about a whole pool.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub tenant: String,
-    /// The part of the tenant: `read` or `write`, a control group.
+    /// The part of the tenant that the decision is about: its reads (`read`), its writes (`write`), or a control group.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub of: String,
     /// Time at which the decision was taken first, since the start.
     pub from_s: f64,
-    /// Time at which the decision was taken last.
+    /// Time at which the decision was taken last, since the start.
     pub until_s: f64,
     /// Number of times that it was taken.
     pub times: u64,
@@ -106,30 +106,30 @@ pub struct DecisionRecord {
     pub because: String,
     /// The measured figure, in `measured_in`; `null` where nothing was measured.
     pub measured: Option<f64>,
-    /// The target that it is compared with, likewise.
+    /// The target for the measured figure, in `measured_in`; `null` without a target.
     pub target: Option<f64>,
-    /// Unit of the two above.
+    /// Unit of `measured` and `target`.
     pub measured_in: Unit,
     /// The value set, in `set_in`: a delay, a limit, slots, a budget; `null` = no bound.
     pub set: Option<f64>,
-    /// The smallest meanwhile.
+    /// The smallest value set from `from_s` to `until_s`, in `set_in`; `null` = no bound.
     pub least_set: Option<f64>,
-    /// The largest meanwhile.
+    /// The largest value set from `from_s` to `until_s`, in `set_in`; `null` = no bound.
     pub most_set: Option<f64>,
-    /// Unit of the three above.
+    /// Unit of `set`, `least_set` and `most_set`.
     pub set_in: Unit,
     /// The figure of latencies that is measured: `mean`, or a percentile such as `p99`.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub percentile: String,
-    /// Number that it throttles.
+    /// Number of tenants or clients that the decision throttles.
     pub throttled: u64,
-    /// The most throttled, at most two.
+    /// The most throttled tenants or clients, at most two.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub most_throttled: Vec<MostThrottled>,
-    /// Number that it released when it was taken first.
+    /// Number of tenants or clients that the decision released when it was taken first.
     #[serde(skip_serializing_if = "is_zero")]
     pub released: u64,
-    /// Some of those, at most two: tenants, or addresses of clients.
+    /// Some of the released, at most two: names of tenants, or addresses of clients.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub some_released: Vec<String>,
     /// Tenants or clients that the decision throttles, where they are listed one by one.

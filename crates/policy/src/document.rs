@@ -94,7 +94,7 @@ impl<'t> Document<'t> {
         let Some(policy) = &source.policy else {
             if document.has(&["policy"]) {
                 problems
-                    .push(document.complain(&["policy"], "names a file beside this one, but this text was not read from a file: write [tenants] and [pools] here"));
+                    .push(document.complain(&["policy"], "names a policy file, but this configuration was not read from a file; write [tenants] and [pools] here"));
             }
             return (document, problems);
         };
@@ -105,7 +105,7 @@ impl<'t> Document<'t> {
             mark(&mut value, &shifted);
             let (name, span) = (key.get_ref().to_string(), shifted(key.span()));
             if !POLICY.contains(&name.as_str()) {
-                let message = "belongs to the file of a host: a policy that hosts share has [tenants] and [pools]";
+                let message = "belongs in the configuration of each host: a policy file has only [tenants] and [pools]";
                 problems.push(document.problem(Some(span), name, message.into()));
                 continue;
             }

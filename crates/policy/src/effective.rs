@@ -196,7 +196,7 @@ pub fn unenforced(serve: (&Enforced, Vec<Problem>), guard: (&Enforced, Vec<Probl
             note.message += if note.key.starts_with("tenants.") {
                 "; no volume here belongs to the tenant"
             } else if is_whole_pool {
-                "; no volume of this file is on it: is its name right?"
+                "; no volume of this file is on the pool: is the pool's name right?"
             } else {
                 "; no volume of this file uses this key"
             };

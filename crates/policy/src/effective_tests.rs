@@ -94,9 +94,9 @@ fn a_tenant_that_nothing_belongs_to_is_missing_as_a_whole() {
         let of_key = missing.iter().find(|missing| missing.why.key == key).expect(key);
         (of_key.why.message.as_str(), of_key.lost.as_str(), of_key.cure.as_str())
     };
-    let cure = "write tenant = \"database\" in [volumes.db2], or match = [\"volume:db2\"] here, or remove it";
+    let cure = "write tenant = \"database\" in [volumes.db2], or match = [\"volume:db2\"] here, or remove the tenant";
     let lost = "its settings apply to no request";
-    assert_eq!(words("tenants.database"), ("no volume and no client belongs to it", lost, cure));
+    assert_eq!(words("tenants.database"), ("no volume and no client belongs to this tenant", lost, cure));
     assert!(
         words("tenants.b").0.starts_with("volume:*1 fits volume \"db1\", which belongs to tenant \"a\" by another")
     );

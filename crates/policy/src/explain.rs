@@ -423,7 +423,7 @@ pub fn guarantee(limit: &Limit, binding: Option<Binding>, who: &str) -> String {
         |measured: f64, guaranteed: f64| format!("{who} got {} of {} guaranteed", rate(measured), rate(guaranteed));
     match limit.reason {
         Reason::NotEnoughData => {
-            format!("{who}: nothing has been measured yet: the guarantee of {assigned} is the limit")
+            format!("{who}: no throughput has been measured yet: the guarantee of {assigned} is the limit")
         }
         Reason::AsGuaranteed => format!("{who} has the guarantee of {assigned} as its limit"),
         Reason::Idle => format!("{who} asked for nothing; the limit stays at {assigned}"),
@@ -484,11 +484,11 @@ pub fn guarantee(limit: &Limit, binding: Option<Binding>, who: &str) -> String {
             ),
             // As in a dry run, which sets no limit. A limit of another program is reported with its group.
             None if in_force.is_finite() => format!(
-                "{who}: io.max has a limit that the agent has not set, {}: the guarantee needs one of {assigned}, and nothing is learned from this interval",
+                "{who}: io.max has a limit that the agent has not set, {}: the guarantee needs a limit of {assigned}, and this interval does not count",
                 rate(in_force)
             ),
             None => format!(
-                "{who}: io.max has no limit: the guarantee needs one of {assigned}, and nothing is learned from this interval"
+                "{who}: io.max has no limit: the guarantee needs a limit of {assigned}, and this interval does not count"
             ),
         },
         Reason::NoSolution { measured, guaranteed } => format!(
@@ -504,7 +504,7 @@ pub fn guarantee(limit: &Limit, binding: Option<Binding>, who: &str) -> String {
             "{who}: the counters were reset, or measurements paused: this interval does not count, and the limit stays at {assigned}"
         ),
         Reason::SignalLost => {
-            format!("{who}: nothing has been measured for a while: the guarantee of {assigned} is the limit")
+            format!("{who}: no throughput has been measured for a while: the guarantee of {assigned} is the limit")
         }
     }
 }
@@ -514,11 +514,11 @@ pub fn guarantee(limit: &Limit, binding: Option<Binding>, who: &str) -> String {
 pub struct OfSlots<'a> {
     /// Name of the tenant.
     pub tenant: &'a str,
-    /// Slots that the tenant has; `None` if there is no bound, or it is not known.
+    /// Slots that the tenant has; `None` if the tenant's slots are unbounded or unknown.
     pub granted: Option<f64>,
     /// The figure of latencies that the tenant's target bounds, and the target; `None` without a target.
     pub target: Option<(Percentile, Duration)>,
-    /// The measured figure; `None` if nothing completed.
+    /// The measured latency; `None` if no request completed.
     pub measured: Option<Duration>,
 }
 
@@ -542,7 +542,7 @@ fn because_of_slots(reason: &slots::Reason, has_target: bool) -> String {
     use slots::Reason;
     match reason {
         Reason::Unbounded => "the method in tuning.slots sets no bound".into(),
-        Reason::ByWeight => "its share of the total by weight".into(),
+        Reason::ByWeight => "its share of all slots, by weight".into(),
         Reason::Idle => "it asks for nothing at present".into(),
         Reason::EqualMargin { tightness } => {
             format!("all targets are met, and would still be met if they were {} times as large", three(*tightness))
@@ -587,7 +587,7 @@ pub fn at_limit(what: &str, limit: &str, owner: &str) -> String {
 /// Sentence about the limit of `what`, a tenant or pool, for which requests wait although their rate is below the limit,
 /// for example after a pause. `owner` is the owner of the limit.
 pub fn spaced(what: &str, limit: &str, owner: &str) -> String {
-    format!("the limit of {limit}, set by {}, spaces the requests of {what}", owner_name(owner))
+    format!("the limit of {limit}, set by {}, spreads the requests of {what} over time", owner_name(owner))
 }
 
 /// The words by which sentences name the owner of a limit.
@@ -596,7 +596,7 @@ pub fn owner_name(owner: &str) -> &str {
         "operator" => "the operator",
         "latency" => "the latency target",
         "throughput" => "the throughput guarantee",
-        "slots" => "the shares of slots",
+        "slots" => "the control of slots",
         "reservation" => "the reservation",
         other => other,
     }
@@ -604,13 +604,13 @@ pub fn owner_name(owner: &str) -> &str {
 
 /// Sentence for requests that wait for admission, with the budget and the newest `decision` about the budget.
 pub fn at_budget(budget: &str, decision: &str) -> String {
-    format!("the budget of {budget} binds: {decision}")
+    format!("the admission budget of {budget} is used up: {decision}")
 }
 
 /// Sentence for requests that wait although their tenant is not throttled. `because` is the sentence about the throttle of the
 /// tenant's pool, if there is one.
 pub fn queued(requests: u64, because: Option<&str>) -> String {
-    let because = because.unwrap_or("no limit and no budget binds");
+    let because = because.unwrap_or("no limit and no budget is reached");
     let verb = if requests == 1 { "is" } else { "are" };
     match requests {
         0 => "nothing throttles it".into(),
@@ -644,7 +644,10 @@ pub fn throttle(by: &ThrottledBy) -> String {
 
 /// Sentence of the history about a number of decisions that it has no room for.
 pub fn not_recorded(count: u64) -> String {
-    format!("{} more, of those that changed to and fro, are not recorded", counted(count, "decision"))
+    format!(
+        "{} more, which only changed to and fro, are not recorded: the history has no room for them",
+        counted(count, "decision")
+    )
 }
 
 /// The reason why a history has no record of a time.
@@ -670,7 +673,9 @@ pub fn missing(missing: Missing<'_>) -> String {
             format!("the {program} was not running: a crash, kill -9 or a loss of power had ended it")
         }
         Missing::Paused(because) => because.to_owned(),
-        Missing::Newest => "nothing newer is recorded: the program does not run, or cannot write".to_owned(),
+        Missing::Newest => {
+            "nothing newer is recorded: the program does not run, or cannot write: look at its log".to_owned()
+        }
         Missing::Unknown => {
             "nothing was recorded: the history was off, the machine was suspended, or its clock was set".to_owned()
         }

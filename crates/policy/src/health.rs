@@ -46,7 +46,7 @@ fn troubles(state: &State) -> Vec<Trouble> {
             Level::Warning,
             "buffer_memory",
             "",
-            format!("{} of {} of buffer memory are in use: requests wait for some", bytes(used), bytes(limit)),
+            format!("{} of {} of buffer memory are in use: requests wait for free memory", bytes(used), bytes(limit)),
             "raise server.buffer_memory; `evenkeel top` shows which tenants have most in flight",
         ));
     }
@@ -58,8 +58,8 @@ fn troubles(state: &State) -> Vec<Trouble> {
             Level::Warning,
             "draining",
             "",
-            "the server is stopping: it answers the requests in flight, and accepts no clients",
-            "start it again when it has ended, unless that was intended",
+            "the server is stopping: it answers the requests in flight, and accepts no new clients",
+            "start the server again when it has ended, unless the stop was intended",
         ));
     }
     troubles
@@ -113,7 +113,8 @@ fn of_failure(about: &str, volume: &VolumeState, failure: &FailureState) -> Trou
         _ => format!("in the last {}, the last of them {} ago", ago(since_ms), ago(last_ms)),
     };
     let because = format!("{} failed ({what}: {error}) {when}", counted(*requests, "request"));
-    Trouble::new(level, "io_errors", about, because, cure_of_failures(volume, *errno))
+    let trouble = Trouble::new(level, "io_errors", about, because, cure_of_failures(volume, *errno));
+    trouble.of_part(format!("{what} {errno}"))
 }
 
 /// The remedy for requests of a volume that fail with this errno; 0: with an error that has none.
@@ -124,10 +125,13 @@ fn cure_of_failures(volume: &VolumeState, errno: i32) -> String {
             let uri = volume.remote.as_ref().map_or("the other server", |remote| remote.uri.as_str());
             format!("look for the error in the log of the server at {uri}")
         }
-        ("rbd", _) => "look for errors of the cluster: `ceph health detail`".to_owned(),
+        ("rbd", _) => "look for errors of the Ceph cluster: `ceph health detail`".to_owned(),
         ("memory" | "emulate", 28) => {
-            "trim or remove volumes in memory, which are at their common limit, or add memory and restart".to_owned()
+            "trim or remove volumes in memory, which have reached their common limit, or add memory and restart"
+                .to_owned()
         }
+        // Only a thinly provisioned device has too little space.
+        ("block", 28) => format!("extend the thin pool in which {path} is, or trim other volumes: `lvs`, `lvextend`"),
         // ENOSPC, EDQUOT, EFBIG.
         (_, 28 | 122 | 27) => {
             format!("make room on the file system of {path}, or raise the quota or size limit: `df {path}`")
@@ -166,11 +170,12 @@ fn of_overdue(pool: &PoolState, volumes: &[VolumeState]) -> Option<Trouble> {
         count => format!(", and {} more", counted(count - 1, "request")),
     };
     let (name, age_s) = (&oldest.volume, oldest.age_s);
-    let because = format!("OVERDUE: {kind} of {length} at {offset} of volume {name}, in flight for {age_s:.0} s{more}");
+    let because =
+        format!("OVERDUE: {kind} of {length} at byte {offset} of volume {name}, in flight for {age_s:.0} s{more}");
     let volume = volumes.iter().find(|volume| volume.name == *name);
     let cure = match volume.map_or("", |volume| volume.backend.as_str()) {
         "nbd" => "the server behind the volume has not answered: look at its log and at the network".to_owned(),
-        "rbd" => "the cluster has not answered: `ceph health detail`".to_owned(),
+        "rbd" => "the Ceph cluster has not answered: look for the cause with `ceph health detail`".to_owned(),
         "emulate" => format!("the emulated device stalls as pools.{}.emulate says (stall_every, stall_for)", pool.name),
         _ => "the device has not answered: look for it in the kernel's log, `journalctl -k`".to_owned(),
     };
@@ -200,6 +205,8 @@ fn of_target(about: &str, keys: &str, target: &Target, lately: &Lately, pool: &P
     let why = why.strip_prefix(about).map_or(why, |rest| rest.trim_start_matches([':', ' ']));
     let because = format!("{} is {}: {why}", target.what, target.verdict.word());
     let rate = if target.kind == Kind::Reservation { "reservation" } else { "guarantee" };
+    // Without figures, as those of a host's parts of totals change all the time.
+    let part = if target.kind == Kind::Latency { "latency" } else { rate };
     let cure = match (target.verdict, target.kind, cause) {
         (_, Kind::Latency, Some(Cause::PoolLimit)) => format!("raise pools.{}.limit, or the target", pool.name),
         (_, _, Some(Cause::PoolLimit)) => format!("raise pools.{}.limit, or lower the {rate}", pool.name),
@@ -207,10 +214,15 @@ fn of_target(about: &str, keys: &str, target: &Target, lately: &Lately, pool: &P
             format!("raise {keys}.limit, or lower the {rate}")
         }
         (_, Kind::Latency, Some(Cause::Limit)) => {
-            format!("raise {keys}.limit, for which its requests wait, or raise the target")
+            format!("raise {keys}.limit, for which the tenant's requests wait, or raise the target")
         }
+        (_, Kind::Guarantee | Kind::Reservation, Some(Cause::LatencyTarget)) => format!(
+            "set {keys}.throttle = \"never\", raise pools.{}.latency for which it is throttled, or lower the {rate}",
+            pool.name
+        ),
         (Verdict::Unachievable, Kind::Latency, _) => {
-            "raise the target, move load away, or use a faster device: all tenants that may be throttled are".to_owned()
+            "raise the target, move load away, or use a faster device: all tenants that may be throttled are throttled"
+                .to_owned()
         }
         _ if reason == "no_noisy" => {
             "raise the target, or use a faster device; `evenkeel top --view tenants` shows the load of each".to_owned()
@@ -219,14 +231,14 @@ fn of_target(about: &str, keys: &str, target: &Target, lately: &Lately, pool: &P
             "raise the target or max_delay, move load away, or look for other users of the device".to_owned()
         }
         (_, Kind::Latency, _) => {
-            "wait some seconds for the controller; if it stays, limit the tenant that `evenkeel top` shows with most load"
+            "wait some seconds for the controller; if the target stays missed, limit the tenant with most load in `evenkeel top`"
                 .to_owned()
         }
         (_, Kind::Guarantee | Kind::Reservation, _) => {
             format!("lower the {rate}s of all tenants until the device can meet them, or use a faster device")
         }
     };
-    Trouble::new(Level::Warning, kind, about, because, cure)
+    Trouble::new(Level::Warning, kind, about, because, cure).of_part(part)
 }
 
 /// The trouble of a host that is at present not in its cluster; `None` if the host is in it.
@@ -266,7 +278,7 @@ pub fn of_members(cluster: &ClusterState) -> Option<Trouble> {
         Level::Warning,
         "members_lost",
         format!("cluster {what} {first}"),
-        format!("its last report came {ago} ago, so the others have its share{more}"),
+        format!("its last report came {ago} ago, so the other hosts have its share of slots and limits{more}"),
         "start Evenkeel there again, or look at its log and network; a host that is stopped for good is forgotten after 20 leases",
     ))
 }
@@ -284,7 +296,7 @@ fn cure_of_etcd(cluster: &ClusterState) -> &'static str {
     let error = cluster.error.as_deref().unwrap_or_default();
     let says = |parts: &[&str]| parts.iter().any(|part| error.contains(part));
     if says(&["database space exceeded"]) {
-        "make room in etcd: `etcdctl compact REVISION`, `etcdctl defrag`, `etcdctl alarm disarm`; until then the members keep their safe parts, and throttle by their own latency"
+        "make room in etcd: `etcdctl compact REVISION`, `etcdctl defrag`, `etcdctl alarm disarm`; until then each host keeps to the part of each limit that is safe without reports, and throttles by its own latency"
     } else if says(&["cluster.user", "cluster.password_file", "grant-permission"]) {
         "correct the user of etcd, its password or its role (cluster.user, cluster.password_file)"
     } else if says(&["cluster.tls", "certificate"]) {
@@ -371,7 +383,7 @@ mod tests {
         let health = of_server(&state);
         assert_eq!(kinds(&health), ["remote_lost", "stalled", "target_missed", "cluster_lost"]);
         assert!(health.troubles[0].because.starts_with("no connection to nbd://far/db for "), "{health:?}");
-        assert!(health.troubles[1].sentence().contains("OVERDUE: read of 0 B at 0 of volume db"), "{health:?}");
+        assert!(health.troubles[1].sentence().contains("OVERDUE: read of 0 B at byte 0 of volume db"), "{health:?}");
     }
 
     #[test]
@@ -417,7 +429,10 @@ mod tests {
         let lost = || vec![member("a", "present"), member("b", "expired"), member("c", "expired")];
         let trouble = of("shared", lost()).expect("b is lost");
         assert_eq!((trouble.kind.as_str(), trouble.about.as_str()), ("members_lost", "cluster member b"));
-        assert_eq!(trouble.because, "its last report came 15 s ago, so the others have its share; also lost: 1 more");
+        assert_eq!(
+            trouble.because,
+            "its last report came 15 s ago, so the other hosts have its share of slots and limits; also lost: 1 more"
+        );
         assert_eq!(of("lost", lost()), None, "this host hears none");
         assert_eq!(of("shared", vec![member("b", "suspect"), member("a", "expired")]), None);
         // Of the shards only those of the present division.
@@ -445,6 +460,8 @@ mod tests {
             cure_of_failures(&VolumeState { backend: backend.into(), path, size_bytes, ..volume("db") }, errno)
         };
         assert!(cure("memory", None, 28).contains("add memory"), "no file system");
+        assert!(cure("block", Some("/dev/vg/db"), 28).starts_with("extend the thin pool in which /dev/vg/db is"));
+        assert!(cure("file", Some("/srv/db"), 28).contains("`df /srv/db`"));
         assert!(cure("nbd", None, 5).contains("the log of the server"));
         assert!(cure("file", Some("/srv/db"), 0).contains("truncate --size=4096 /srv/db"));
         assert!(cure("file", Some("/srv/db"), 5).contains("journalctl -k"));
@@ -500,6 +517,8 @@ mod tests {
         let cure = |cause| cure_by("operator", cause);
         assert_eq!(cure(Cause::Limit), "raise tenants.shop.limit, or lower the reservation");
         assert_eq!(cure(Cause::PoolLimit), "raise pools.main.limit, or lower the reservation");
+        let throttled = "set tenants.shop.throttle = \"never\", raise pools.main.latency for which it is throttled, or lower the reservation";
+        assert_eq!(cure_by("latency", Cause::LatencyTarget), throttled);
         assert!(cure(Cause::Admission).starts_with("lower the reservations of all tenants"));
         assert!(cure_by("throughput", Cause::Limit).contains("a faster device"), "no limit to raise");
     }

@@ -99,9 +99,9 @@ pub struct History {
 /// Figures of a step of time.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Step {
-    /// Begin.
+    /// Begin of the step, as Unix time.
     pub at_s: u64,
-    /// Length.
+    /// Length of the step.
     pub seconds: u64,
     /// Seconds of it that were recorded.
     pub recorded_s: u64,

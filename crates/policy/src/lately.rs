@@ -63,7 +63,7 @@ pub struct Target {
     pub verdict: Verdict,
 }
 
-/// The cause that binds.
+/// The cause of a throttle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Cause {
@@ -82,9 +82,9 @@ pub enum Cause {
 /// The throttle of a tenant or pool.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ThrottledBy {
-    /// The owner of what binds: `operator`, `latency`, `throughput`, `slots`, or the kind of admission control.
+    /// The owner of the limit that throttles: `operator`, `latency`, `throughput`, `slots`, or the kind of admission control.
     pub by: String,
-    /// The cause.
+    /// The kind of limit that throttles.
     pub cause: Cause,
     /// The value of the limit: `400 IOPS`, `256 KiB`.
     pub how: String,
@@ -127,10 +127,10 @@ pub struct Lately {
     /// Mean latency; `null` if nothing completed. Of an agent's pool for control groups: of the reads that its target counts.
     #[serde(skip_serializing_if = "is_default")]
     pub latency_ms: Option<f64>,
-    /// The part of it in the queue.
+    /// Mean latency in the queue; `null` if nothing completed.
     #[serde(skip_serializing_if = "is_default")]
     pub queue_latency_ms: Option<f64>,
-    /// The part of it in the device.
+    /// Mean latency in the device; `null` if nothing completed.
     #[serde(skip_serializing_if = "is_default")]
     pub device_latency_ms: Option<f64>,
     /// 99th percentile of the latencies of the last second; `null` if nothing completed, or no history is recorded. Of an agent

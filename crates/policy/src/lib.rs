@@ -25,6 +25,7 @@
 //! | [`state`] | the records behind `/api/v1/state` |
 //! | [`parts`] | parts of reservations and limits on one host of a cluster |
 //! | [`space`] | allocated and free space of volumes in files |
+//! | [`recurring`] | troubles that are over in a moment and come again, from counters of the state |
 
 pub mod access;
 pub mod change;
@@ -50,6 +51,7 @@ pub mod parts;
 pub mod pool;
 mod problem;
 pub mod rbd;
+pub mod recurring;
 mod rules;
 pub mod source;
 pub mod space;

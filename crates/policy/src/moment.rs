@@ -127,7 +127,7 @@ fn date_of(days: i64) -> (i64, i64, i64) {
     (year, month, days - days_until(year, month) + 1)
 }
 
-/// Date and time as text, with the zone's offset: `2026-11-28T02:40:00Z`, `2026-11-28T03:40:00+01:00`.
+/// Date and time of `moment` (Unix time in seconds), with the zone's offset: `2026-11-28T02:40:00Z`, `2026-11-28T03:40:00+01:00`.
 pub fn text(moment: u64, zone: impl Fn(i64) -> i64) -> String {
     let ahead = zone(moment as i64);
     let sign = if ahead < 0 { '-' } else { '+' };
@@ -138,20 +138,20 @@ pub fn text(moment: u64, zone: impl Fn(i64) -> i64) -> String {
     format!("{}T{}{offset}", date(moment, |_| ahead), time(moment, |_| ahead))
 }
 
-/// The date as text: `2026-11-28`.
+/// The date of `moment` (Unix time in seconds) as text: `2026-11-28`.
 pub fn date(moment: u64, zone: impl Fn(i64) -> i64) -> String {
     let local = (moment as i64).saturating_add(zone(moment as i64));
     let (year, month, day) = date_of(local.div_euclid(DAY_S).clamp(0, LAST_DAY));
     format!("{year:04}-{month:02}-{day:02}")
 }
 
-/// The time of day as text: `02:40:00`.
+/// The time of day of `moment` (Unix time in seconds) as text: `02:40:00`.
 pub fn time(moment: u64, zone: impl Fn(i64) -> i64) -> String {
     let second = (moment as i64).saturating_add(zone(moment as i64)).rem_euclid(DAY_S);
     format!("{:02}:{:02}:{:02}", second / 3_600, second / 60 % 60, second % 60)
 }
 
-/// The minute of the day that the clocks of `zone` show, from 0 to 1439.
+/// The minute of the day, 0 to 1439, that the clocks of `zone` show at `moment`, which is Unix time in seconds.
 pub fn minute_of_day(moment: u64, zone: impl Fn(i64) -> i64) -> u16 {
     let second = (moment as i64 + zone(moment as i64)).rem_euclid(DAY_S);
     (second / 60) as u16

@@ -74,7 +74,7 @@ pub struct TotalState {
 pub struct HostPartState {
     /// Name of the member.
     pub host: String,
-    /// Upper bound of its part by its last report, 0 to 1; of an expired member the safe part.
+    /// Largest part (0 to 1) that the member uses by its last report; of an expired member the part kept free for it.
     pub part: f64,
 }
 
@@ -103,7 +103,7 @@ impl TotalsState {
         let about = "totals of tenants";
         if self.excess_tenants > 0 {
             let because = format!(
-                "{} totals (reservations, limits and guarantees of tenants) are more than a report, or the sum of this host's shard, may have: this host has almost nothing of each, control groups a 16th",
+                "{} totals (reservations, limits and guarantees of tenants) are more than a report, or the sum of this host's shard, may have: this host gets almost nothing of each of these totals, a control group a 16th",
                 self.excess_tenants
             );
             let cure = "spread these tenants over more hosts, or give some of them no reservation, limit or guarantee";

@@ -437,7 +437,7 @@ fn latency_of_pool(config: &Config, owners: &Owners<'_>, name: &str, pool: &Pool
     if backends.next().is_some_and(|first| first == Backend::Memory && backends.all(|other| other == first)) {
         out.warning(
             &["pools", name, "latency"],
-            "all volumes of this pool are in memory, where no latency is controlled; use backend = \"emulate\" to try",
+            "all volumes of this pool are in memory, where no latency is controlled; to try a target, use backend = \"emulate\"",
         );
         return;
     }
@@ -452,7 +452,7 @@ fn latency_of_pool(config: &Config, owners: &Owners<'_>, name: &str, pool: &Pool
     {
         out.warning(
             &["pools", name, "latency"],
-            format!("all volumes of this pool belong to tenant {only:?}, and no tenant is throttled for its own sake; give volumes that disturb others a tenant of their own"),
+            format!("all volumes of this pool belong to tenant {only:?}, and no tenant is throttled for its own latency; give volumes that disturb others a tenant of their own"),
         );
     }
 }
@@ -579,7 +579,7 @@ fn guarantee(tenant: &Tenant, out: &mut Findings, at: &[&str]) {
         let path = [at, &[key, "ceiling"]].concat();
         let least = direction.iops.max(direction.bytes_per_s.0);
         out.error_if(least == 0, &path, "belongs to a guarantee; add bytes_per_s or iops beside it");
-        out.error_if(ceiling.0 < least, &path, "must be at least the guarantee");
+        out.error_if(ceiling.0 < least, &path, "must be at least the guarantee; raise ceiling, or lower the guarantee");
     }
     let each = !guarantee.read.is_unset() || !guarantee.write.is_unset();
     let sum = guarantee.sum();

@@ -70,6 +70,7 @@ impl FileSystem<'_> {
                     self.path
                 ),
             )
+            .of_part(self.path)
         })
     }
 }

@@ -13,11 +13,11 @@ pub struct FailureState {
     pub errno: i32,
     /// The error as text.
     pub error: String,
-    /// Number of requests that failed so, without a pause of ten minutes.
+    /// Number of these failures, since the last ten minutes without one.
     pub requests: u64,
-    /// Time since the first of them.
+    /// Time since the first of these failures, in milliseconds.
     pub since_ms: u64,
-    /// Time since the last of them.
+    /// Time since the last of these failures, in milliseconds.
     pub last_ms: u64,
 }
 
@@ -58,6 +58,10 @@ pub struct Trouble {
     pub because: String,
     /// The remedy; empty if the sentence has it.
     pub cure: String,
+    /// Tells apart troubles of one kind and object, such as two errors of a volume; of several with the same part, or without
+    /// one, the history has the first alone. The API does not have it.
+    #[serde(skip)]
+    pub part: String,
 }
 
 impl Trouble {
@@ -69,7 +73,14 @@ impl Trouble {
         because: impl Into<String>,
         cure: impl Into<String>,
     ) -> Self {
-        Self { level, kind: kind.into(), about: about.into(), because: because.into(), cure: cure.into() }
+        let (about, because, cure) = (about.into(), because.into(), cure.into());
+        Self { level, kind: kind.into(), about, because, cure, part: String::new() }
+    }
+
+    /// The same trouble, told apart by `part` from others of its kind and object.
+    #[must_use]
+    pub fn of_part(self, part: impl Into<String>) -> Self {
+        Self { part: part.into(), ..self }
     }
 
     /// The trouble's object and cause in one sentence.

@@ -205,7 +205,7 @@ pub fn delayed(delay_ms: f64, because: &str) -> Option<ThrottledBy> {
 }
 
 /// The throttle of a pool on which `throttled` clients or groups, each called `thing`, are delayed for its latency target; `None`
-/// if none is.
+/// if `throttled` is 0.
 pub fn delays(throttled: usize, thing: &str, mean_delay_ms: f64, because: &str) -> Option<ThrottledBy> {
     let how = || format!("{}, mean {} ms", counted(throttled as u64, thing), ms(mean_delay_ms));
     (throttled > 0).then(|| for_latency(how(), because))
@@ -221,7 +221,7 @@ pub fn at_part(rate: f64, because: &str) -> ThrottledBy {
     ThrottledBy { by: "operator".into(), cause: Cause::Limit, how, because }
 }
 
-/// The throttle of a volume whose shortened queues have this length together; `None` if none is shortened.
+/// The throttle of a volume whose shortened queues have `length` slots (requests) together; `None` if `length` is 0.
 pub fn shortened(length: u64, because: &str) -> Option<ThrottledBy> {
     let (how, because) = (format!("queue of {length}"), because.to_owned());
     (length > 0).then_some(ThrottledBy { by: "slots".into(), cause: Cause::Slots, how, because })
@@ -367,7 +367,10 @@ fn with_total(tenant: &TenantState, by: &str, because: String) -> String {
     let (iops, bytes_per_s) = (tenant.qos.limit_iops, tenant.qos.limit_bytes_per_s);
     let is_part = by == "operator" && tenant.parts.is_some() && (iops.is_some() || bytes_per_s.is_some());
     if is_part {
-        format!("{because}: this is the part here of {} over all hosts of the cluster", rates(iops, bytes_per_s))
+        format!(
+            "{because}: this is this host's part of the limit of {} over all hosts of the cluster",
+            rates(iops, bytes_per_s)
+        )
     } else {
         because
     }

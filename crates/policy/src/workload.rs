@@ -122,7 +122,7 @@ impl FromStr for Burst {
         let nanos = |text: &str| text.parse::<Duration>().map(|d| d.as_nanos());
         let burst = Self { on_ns: nanos(on)?, off_ns: nanos(off)? };
         if burst.on_ns == 0 || burst.on_ns > MAX_BURST_NS || burst.off_ns > MAX_BURST_NS {
-            let message = "a burst is on for at least 1ns, and on and off for at most 1h each";
+            let message = "a burst is ON:OFF, with ON from 1ns to 1h and OFF of at most 1h, as in 200ms:800ms";
             return Err(UnitError::new(message.into()));
         }
         Ok(burst)

@@ -35,7 +35,7 @@ fn faults_of_a_policy_beside_are_found_in_its_file() {
         ("", "[tenants.a]\nweigth = 4\n", "policy.toml:2:1: tenants.a.weigth: unknown key"),
         ("", "[tenants.a]\nweight = 0\n", "policy.toml:2:1: tenants.a.weight: 0 is out of range"),
         ("", "[pools.p]\nlimit.iops = \"x\"\n", "policy.toml:2:"),
-        ("", "[server]\nlisten = []\n", "policy.toml:1:2: server: belongs to the file of a host"),
+        ("", "[server]\nlisten = []\n", "policy.toml:1:2: server: belongs in the configuration of each host"),
         ("[tenants.a]\n", "[tenants.a]\n", "policy.toml:1:10: tenants.a: is in "),
         (
             "[volumes.v]\nsize = \"1MiB\"\npool = \"x\"\n",
@@ -57,5 +57,5 @@ fn faults_of_a_policy_beside_are_found_in_its_file() {
         "{errors:?}"
     );
     let alone = Config::parse("policy = \"policy.toml\"\n", "test").unwrap_err().to_string();
-    assert!(alone.contains("test:1:1: policy: names a file"), "{alone}");
+    assert!(alone.contains("test:1:1: policy: names a policy file"), "{alone}");
 }

@@ -125,7 +125,7 @@ fn etcd_with_tls_and_a_password_has_complete_settings() {
         (format!("{plain}{tls}"), "cluster.tls: is of no use with http:// addresses"),
         (format!("{secure}{half}"), "cluster.tls: has only one of certificate and key"),
         (format!("{secure}{tls}user = \"a\"\n"), "cluster.user: has no password"),
-        (format!("{secure}{tls}password_file = \"a\"\n"), "cluster.password_file: is of no user"),
+        (format!("{secure}{tls}password_file = \"a\"\n"), "cluster.password_file: belongs to no user"),
         (format!("{secure}{tls}user = \"\"\npassword_file = \"a\"\n"), "cluster.user: is empty"),
         (format!("{plain}{user}"), "would carry the password in clear"),
         (format!("{secure}tls = {{ ca = \"a\" }}\n"), "test:3:"),
@@ -169,8 +169,8 @@ fn the_largest_record_is_within_the_stated_bound() {
     assert_eq!(sum(MAX_SUM_POOLS + 1), Err(TooLarge { pools: MAX_SUM_POOLS + 1, most: MAX_SUM_POOLS }));
     // A host alone may not say as much.
     let alone = text.replace(&format!("\"members\":{MAX_MEMBERS},"), "");
-    let most = MAX_RECORD_BYTES;
-    assert!(alone.len() > most && Record::parse(alone.as_bytes()).is_err());
+    let is_of_one_host = Record::parse(alone.as_bytes()).is_ok_and(|read| read.is_of_one_host());
+    assert!(alone.len() > MAX_RECORD_BYTES && !is_of_one_host);
 }
 
 #[test]
@@ -190,7 +190,17 @@ fn totals_come_back_with_bounds_rounded_up_and_are_checked() {
     let rounded = Line { need, throttled, lack, floor, claim: 0.333_34, safe: 0.666_67 };
     assert_eq!((sums, unset), (Sums { members: 1, lines: rounded, reserved: 0.1 }, Sums::default()));
     assert!(is_same, "a second rounding changes nothing");
-    assert!(parse(totals(MAX_TOTALS, 1.0), 1).is_ok() && parse(totals(MAX_TOTALS + 1, 1.0), 1).is_err());
+    let each = |number: usize, members: u64, lines: Line, reserved: f64| {
+        let mut all = totals(number, 1.0);
+        let sums = all.values_mut().flat_map(BTreeMap::values_mut).flatten();
+        sums.for_each(|sums| *sums = Sums { members, lines, reserved });
+        all
+    };
+    let of_one = |number: usize| parse(each(number, 1, lines, 0.0), 1);
+    assert!(of_one(MAX_TOTALS).is_ok() && of_one(MAX_TOTALS + 1).is_err());
+    // The sum of a shard with one member has the safe parts of those that have expired.
+    let expired = |number: usize| parse(each(number, 0, Line::default(), 0.125), 1);
+    assert!(expired(MAX_TOTALS + 1).is_ok() && expired(MAX_SUM_TOTALS + 1).is_err());
     assert!(parse(totals(MAX_SUM_TOTALS, 1.0), 2).is_ok() && parse(totals(MAX_SUM_TOTALS + 1, 1.0), 2).is_err());
     assert!(parse(one(Sums { members: MAX_MEMBERS + 1, ..Sums::default() }), 1).is_err());
     let start = r#""v":3,"incarnation":1,"period":5,"joined":5,"period_us":1000000"#;
@@ -241,6 +251,11 @@ fn what_cannot_be_a_record_is_told_apart() {
     assert_eq!(parse(&older), Err(Unreadable::OtherVersion { version: 2 }), "its members would count as one");
     let (bytes, most) = (MAX_SUM_BYTES + 1, MAX_SUM_BYTES);
     assert_eq!(parse(&" ".repeat(bytes)), Err(Unreadable::TooLong { bytes, most }));
+    let shortest = format!("{{\"v\":3,{start}}}");
+    let padded = |bytes: usize| shortest.clone() + &" ".repeat(bytes - shortest.len());
+    let (bytes, most) = (MAX_RECORD_BYTES + 1, MAX_RECORD_BYTES);
+    assert!(parse(&padded(most)).is_ok(), "a host's longest");
+    assert_eq!(parse(&padded(bytes)), Err(Unreadable::TooLong { bytes, most }), "too long for a host");
     for text in [
         "",
         "null",

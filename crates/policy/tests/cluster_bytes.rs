@@ -28,6 +28,7 @@ fn workloads(rng: &mut SplitMix64) -> Vec<Workload> {
             queued: rng.next_below(40),
             waited: Duration::from_millis(rng.next_below(1_000)),
             occupied: times(arrived),
+            aside: Duration::ZERO,
             device_time: times(arrived),
             latency: times(2 * arrived),
         };

@@ -36,7 +36,7 @@ fn mistakes_are_named_with_their_line_and_their_cure() {
     for (text, key, cure) in [
         ("[server.tls]\ncertificate = \"c\"\n".to_owned(), "server.tls", "`key`"),
         (format!("{TLS}revoked = \"r\"\n"), "test:4:1: server.tls.revoked: ", "set clients"),
-        (format!("{TLS}named_only = true\n"), "test:4:1: server.tls.named_only: ", "set clients"),
+        (format!("{TLS}named_only = true\n"), "test:4:1: server.tls.named_only: ", "set server.tls.clients"),
         (format!("{TLS}required = \"yes\"\n"), "test:4:", "always"),
         ("[volumes.a]\nsize = \"1MiB\"\ntls = \"tcp\"\n".to_owned(), "test:3:1: volumes.a.tls: ", "add [server.tls]"),
         (format!("{TLS}[tenants.a]\nmatch = [\"certificate:x\"]\n"), "test:5:1: tenants.a.match: ", "set clients"),

@@ -272,12 +272,14 @@ fn what_is_queued_at_a_pools_limit_waits_for_the_limit_and_not_for_admission() {
     let (below, tenant) = judged(limited(1), waiting(1), work(94, 5.0, 1.0));
     assert_eq!(cause(&below), Some((Cause::Admission, "elastic", "256 KiB")));
     assert_eq!(cause(&tenant), None);
-    let expected = "1 request is queued: the budget of 256 KiB binds: the load is too light to learn from";
+    let expected =
+        "1 request is queued: the admission budget of 256 KiB is used up: the load is too light to learn from";
     assert_eq!(tenant.because, expected);
     // Without a budget nothing binds.
     let unbounded = PoolState { admission: AdmissionState::default(), ..pool(1) };
     let (open, tenant) = judged(unbounded, waiting(1), work(94, 5.0, 1.0));
-    assert_eq!((cause(&open), tenant.because.as_str()), (None, "1 request is queued: no limit and no budget binds"));
+    let expected = "1 request is queued: no limit and no budget is reached";
+    assert_eq!((cause(&open), tenant.because.as_str()), (None, expected));
     let (idle, _) = judged(pool(0), waiting(0), work(94, 5.0, 1.0));
     assert_eq!(cause(&idle), None, "nothing is queued");
 }
@@ -292,7 +294,8 @@ fn what_is_queued_below_a_limit_waits_for_the_limit_if_the_budget_has_room() {
     let slow = || work(50, 100.0, 1.0);
     let (pool_of, tenant) = judged(with(0), waiting(LimitState::default()), slow());
     assert_eq!(cause(&pool_of), Some((Cause::PoolLimit, "operator", "100 IOPS")));
-    assert_eq!(pool_of.because, "the limit of 100 IOPS, set by the operator, spaces the requests of pool main");
+    let expected = "the limit of 100 IOPS, set by the operator, spreads the requests of pool main over time";
+    assert_eq!(pool_of.because, expected);
     assert_eq!(tenant.because, format!("7 requests are queued: {}", pool_of.because));
     // A budget that is used up binds, and so it does for the requests of a moment.
     let (pool_of, _) = judged(with(256 << 10), waiting(LimitState::default()), slow());
@@ -322,7 +325,7 @@ fn a_limit_that_is_a_part_is_named_with_its_total() {
             TenantState { limit: iops(1000), qos: qos.clone(), parts, queued_requests: 7, ..TenantState::default() };
         let admission = AdmissionState { in_flight_bytes: 0, ..pool(7).admission };
         let (_, tenant) = judged(PoolState { admission, ..pool(7) }, tenant, work(requests, 7.0, 1.0));
-        let because = "this is the part here of 4000 IOPS over all hosts of the cluster";
+        let because = "this is this host's part of the limit of 4000 IOPS over all hosts of the cluster";
         assert_eq!(tenant.because.contains(because), total, "{}", tenant.because);
         assert_eq!(cause(&tenant), Some((Cause::Limit, "operator", "1000 IOPS")));
     }
@@ -337,7 +340,7 @@ fn a_backlog_at_a_tenants_own_limit_does_not_wait_for_the_pools() {
     };
     // Below the tenant's limit, and at it.
     for (requests, because) in [
-        (900, "the limit of 1000 IOPS, set by the operator, spaces the requests of the tenant"),
+        (900, "the limit of 1000 IOPS, set by the operator, spreads the requests of the tenant over time"),
         (1000, "it is at its limit of 1000 IOPS, set by the operator"),
     ] {
         let (pool_of, tenant) = judged(wide(), tenant(iops(1000)), work(requests, 7.0, 1.0));

@@ -126,7 +126,7 @@ impl Adopted {
         if let Some(format) = adopted.other_format {
             let path = data_dir.join(RECORD);
             let aside = data_dir.join(format!("{RECORD}.format-{format}"));
-            let fail = |cause| Error::Volume { path: path.clone(), action: "keep aside", cause };
+            let fail = |cause| Error::Volume { path: path.clone(), action: "rename the record of files", cause };
             fs::rename(&path, &aside).map_err(fail)?;
             tracing::warn!(
                 "the record of volumes' files {} is of format {format}, and this version reads format {FORMAT} only: the server keeps that record as {}, and examines every file again",

@@ -7,7 +7,9 @@
 //! as a few clients: it has 65,536 networks that count as clients. The addresses 127.0.0.0/8 of this machine count as clients
 //! of their own, so that programs which stand for several hosts are several clients; all of them together leave some places to
 //! clients from elsewhere, because each local program can use every one of these 16 million addresses. User ids that are
-//! subordinate to one user (`/etc/subuid`) count like the networks of a site: the user can be each of them.
+//! subordinate to one user (`/etc/subuid`) count like the networks of a site: the user can be each of them. In all three cases
+//! the clients together have little more processor time of their own for negotiations than one other client; beyond it they
+//! take what other clients leave over.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -182,7 +184,7 @@ impl Handshakes {
             most_connections,
             patience,
             counts: Mutex::default(),
-            pace: Paced::new(Config { burst: burst(0), ..Config::STORM }),
+            pace: Paced::with_sites(Config { burst: burst(0), ..Config::STORM }, Client::site),
             accepting: Paced::new(ACCEPTING),
         }
     }
@@ -507,6 +509,29 @@ mod tests {
         for handshakes in [connections, negotiations] {
             let counts = handshakes.counts();
             assert!(counts.all == Count::default() && counts.of.is_empty(), "nothing is left");
+        }
+    }
+
+    #[test]
+    fn the_many_clients_of_a_site_take_their_turns_from_each_other_only() {
+        let sites: [fn(u32) -> Client; 3] = [
+            |n| Client::V4(0x7f00_0001 + n),
+            |n| Client::V6(0x2001_0db8_0001_0000 + u64::from(n)),
+            |n| Client::User(Some(SUBORDINATE + n)),
+        ];
+        for client in sites {
+            let handshakes = handshakes(64, 64);
+            // 1.6 s may be used at once, of which six clients use 540 ms.
+            handshakes.set_exports(10_000);
+            let work = Work::begin();
+            while Work::begin().since(&work) < 90_000_000 {}
+            for n in 0..6 {
+                handshakes.pace.charge(client(n), &work);
+            }
+            assert_eq!(handshakes.pace.turn(client(100)), Turn::Spare, "its site has had its part");
+            for other in [Client::V4(0xc000_0201), Client::V6(0x2001_0db8_0002_0000), Client::User(Some(1_000))] {
+                assert_eq!(handshakes.pace.turn(other), Turn::Own);
+            }
         }
     }
 

@@ -189,12 +189,13 @@ impl Listening {
 
     /// Adds a listening socket that another process opened; returns the socket's address if other machines may reach it.
     pub(crate) fn inherited(&mut self, fd: OwnedFd) -> Result<Option<SocketAddr>, Error> {
-        let fail = |cause: rustix::io::Errno| Error::System { action: "use an inherited socket", cause: cause.into() };
+        let action = "use a socket from the service manager";
+        let fail = |cause: rustix::io::Errno| Error::System { action, cause: cause.into() };
         rustix::io::ioctl_fionbio(&fd, true).map_err(fail)?;
         let address = getsockname(&fd).map_err(fail)?;
         if !sockopt::socket_acceptconn(fd.as_fd()).map_err(fail)? {
             return Err(Error::Refused(
-                "an inherited socket is not listening; a systemd socket unit needs Accept=no".into(),
+                "a socket from the service manager is not listening; a systemd socket unit needs Accept=no".into(),
             ));
         }
         let family = address.address_family();

@@ -56,6 +56,16 @@ impl<C: Ord + Copy> Paced<C> {
         Self(Mutex::new(Duty::new(config)))
     }
 
+    /// As [`Self::default`], for clients that may belong to sites; `site_of` is that of [`Duty::with_sites`].
+    pub fn of_sites(site_of: fn(C) -> Option<C>) -> Self {
+        Self::with_sites(Config::STORM, site_of)
+    }
+
+    /// As [`Self::new`], for clients that may belong to sites; `site_of` is that of [`Duty::with_sites`].
+    pub(crate) fn with_sites(config: Config, site_of: fn(C) -> Option<C>) -> Self {
+        Self(Mutex::new(Duty::with_sites(config, site_of)))
+    }
+
     /// Sets the burst: the processor time that the activity may use at once after a pause.
     pub(crate) fn set_burst(&self, burst: Duration) {
         self.duty().set_burst(clock::now(), burst);
@@ -71,7 +81,7 @@ impl<C: Ord + Copy> Paced<C> {
         self.duty().newcomer(clock::now())
     }
 
-    /// Time for which a client has to wait before it asks again; `None`: it is the client's turn now.
+    /// Time for which a client has to wait before it asks again; `None` means that it is the client's turn now.
     pub fn delay(&self, client: C) -> Option<StdDuration> {
         match self.turn(client) {
             Turn::Own | Turn::Spare => None,
@@ -79,7 +89,7 @@ impl<C: Ord + Copy> Paced<C> {
         }
     }
 
-    /// Time for which an unknown client has to wait; `None`: it may be served at once.
+    /// Time for which an unknown client has to wait; `None` means that it may be served at once.
     pub fn delay_of_newcomer(&self) -> Option<StdDuration> {
         self.newcomer().map(|until| until.since(clock::now()).into())
     }

@@ -103,20 +103,20 @@ impl Reason {
                 "server.max_handshakes connections have not chosen a volume yet; raise that key (needs a restart)"
             }
             Self::Connections => {
-                "all server.max_connections are open; raise that key (needs a restart) and LimitNOFILE="
+                "all connections of server.max_connections are open; raise that key (needs a restart) and LimitNOFILE="
             }
             Self::ConnectionsOfClient => {
-                "this client, its /48 network of IPv6, its block of 65,536 user ids, or 127.0.0.0/8 as a whole has as many connections as it may while others may need the rest; raise server.max_connections and LimitNOFILE= (needs a restart)"
+                "this client, its /48 network of IPv6, its block of 65,536 user ids, or 127.0.0.0/8 as a whole has its largest number of connections, as other clients may need the rest of server.max_connections; raise that key and LimitNOFILE= (needs a restart)"
             }
             Self::ConnectionsOfTenant => {
-                "the client's tenant has as many connections as it may while others may need the rest; raise server.max_connections and LimitNOFILE= (needs a restart)"
+                "the client's tenant has its largest number of connections, as other tenants may need the rest of server.max_connections; raise that key and LimitNOFILE= (needs a restart)"
             }
             Self::Descriptors => {
                 "a user of this machine has passed file descriptors over Unix sockets that cannot be closed, usually of a FUSE file system that does not answer; end that file system's process"
             }
             Self::Tls(_) => "TLS failed",
             Self::HandshakesOfClient => {
-                "this client, its /48 network of IPv6, its block of 65,536 user ids, or 127.0.0.0/8 as a whole has as many connections without a volume as it may: its part of server.max_handshakes, at most server.max_handshakes_per_client (a /48 or a block: four times as many)"
+                "this client, its /48 network of IPv6, its block of 65,536 user ids, or 127.0.0.0/8 as a whole has its largest number of connections that have chosen no volume yet: server.max_handshakes_per_client (a /48 or a block: four times that), or fewer, as other clients may need the rest of server.max_handshakes; raise both keys (needs a restart)"
             }
         }
     }

@@ -420,8 +420,8 @@ impl Opening {
             config::Backend::Emulate => {
                 let device = self.device.clone().ok_or_else(|| {
                     Error::Refused(format!(
-                        "volume \"{name}\" has the emulate back end, but pool \"{}\" has no emulate table",
-                        volume.pool
+                        "volume \"{name}\" has backend = \"emulate\", but pool \"{pool}\" has no table emulate; add [pools.{pool}.emulate]",
+                        pool = volume.pool
                     ))
                 })?;
                 let (memory, size) = self.memory()?;
@@ -569,13 +569,13 @@ impl Opening {
         let block = self.volume.backend == config::Backend::Block;
         let refuse = |why: String| Err(Error::Refused(format!("volume \"{name}\" ({}): {why}", path.display())));
         match self.volume.size.map(|size| size.0) {
-            None if actual == 0 => refuse("it is empty and no size is given; set size".into()),
+            None if actual == 0 => refuse(format!("it is empty and has no size; set volumes.{name}.size")),
             None => Ok(actual),
             Some(wanted) if wanted < actual && !block => refuse(format!(
-                "it has {actual} bytes, but size says {wanted}; serving less would hide data. Leave size out, or set it to {actual}"
+                "it has {actual} bytes, but volumes.{name}.size says {wanted}; serving less would hide data. Leave size out, or set it to {actual}"
             )),
             Some(wanted) if wanted > actual && fixed => {
-                refuse(format!("it has only {actual} bytes and cannot grow, but size says {wanted}; correct size"))
+                refuse(format!("it has only {actual} bytes and cannot grow to {wanted}; correct volumes.{name}.size"))
             }
             Some(wanted) if wanted > actual && foreign && !self.volume.grow => {
                 Err(foreign_size(name, path, actual, wanted))

@@ -64,7 +64,7 @@ pub struct Start {
 pub struct Applied {
     /// The differences to the previous configuration, as one text each.
     pub changes: Vec<String>,
-    /// Errors of making volumes durable that the change has removed.
+    /// Errors of syncing the volumes that the change has removed: data written to these volumes may be lost.
     pub warnings: Vec<Error>,
     /// Notes for the operator, which are in the log already: on the files of newly opened volumes, and on a missing privilege
     /// that reservations need.
@@ -266,7 +266,7 @@ impl Server {
         self.collect(Detail { latencies: false, decided_since: since })
     }
 
-    /// Figures of all that was done since the last reading with this meter: of each tenant that was not idle, and of each pool.
+    /// Figures of each pool, and of each tenant that was not idle, since the last reading with this meter.
     /// Takes each pool's lock once for each of its tenants.
     pub fn read(&self, meter: &mut Meter) -> Vec<Sample> {
         meter.read(&self.shared)
@@ -297,8 +297,8 @@ impl Server {
         crate::state::clients(&self.shared, self.started.elapsed())
     }
 
-    /// The doubt about the certificate in use: true if it has expired, false if it soon expires, with words that say so.
-    /// `None` if it is valid for longer, or there is none.
+    /// Warning, as a sentence, about the server's certificate in use; the flag is true if that certificate has expired, and false
+    /// if it expires soon. `None` while the certificate is valid for longer, and without TLS.
     pub fn doubt_about_certificate(&self) -> Option<(bool, String)> {
         self.shared.snapshot().tls.as_ref()?.doubt()
     }
@@ -448,7 +448,7 @@ impl Server {
         let settings = config.pools.get_mut(pool).ok_or_else(|| unknown("pool", pool))?;
         if settings.emulate.is_none() {
             return Err(Error::Refused(format!(
-                "pool \"{pool}\" emulates no device; [pools.{pool}.emulate] gives it one, after a restart"
+                "pool \"{pool}\" emulates no device; add [pools.{pool}.emulate], and restart the server"
             )));
         }
         settings.emulate = Some(emulate);
@@ -559,7 +559,12 @@ impl Server {
         }
         if workers != before {
             let moves = self.shared.set_workers(workers);
-            tracing::info!(before, workers, moves, "the number of workers has changed");
+            tracing::info!(
+                before,
+                workers,
+                moves,
+                "the number of workers has changed; `moves` connections move to another worker"
+            );
             self.dismiss(workers, before);
         }
         Ok(registry::settle(gone, config.server.drain_timeout.into(), registry::retire))
@@ -570,7 +575,8 @@ impl Server {
     /// `drain_timeout` and 2 s.
     ///
     /// # Errors
-    /// If requests were still in flight after `drain_timeout`, or a sync failed, so that data may be lost.
+    /// If requests were still in flight or answers still being sent after `drain_timeout`, or a sync failed. Data may be lost
+    /// unless only answers are missing.
     pub fn shutdown(&self) -> Result<(), Error> {
         let patience: StdDuration = self.config().server.drain_timeout.into();
         let stopped = self.stop(patience);
@@ -593,19 +599,26 @@ impl Server {
         self.files.lock().unwrap_or_else(PoisonError::into_inner).clear();
         self.shared.tell_all(|| Message::Drain);
         let mut clean = self.running.wait_for_none(patience);
+        let mut is_answered = false;
         if !clean {
             self.shared.tell_all(|| Message::Stop);
             let ended = self.running.wait_for_none(STOP_PATIENCE);
-            clean = ended && patience.is_zero();
+            is_answered = ended && !self.shared.left_in_flight.load(Ordering::Acquire);
+            // Workers that ended of themselves after `patience` have left nothing.
+            clean = ended && (patience.is_zero() || is_answered && !self.shared.left_unsent.load(Ordering::Acquire));
         }
         self.shared.recorder.close(STOP_PATIENCE);
         for thread in self.threads.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
             if thread.is_finished() && thread.join().is_err() {
-                return Err(Error::Refused("a worker ended with a panic; report the panic above as a bug".into()));
+                return Err(Error::Refused(
+                    "a worker ended with a panic, which the log has; report it as a bug".into(),
+                ));
             }
         }
         if clean {
             Ok(())
+        } else if is_answered {
+            Err(Error::Refused("clients had not taken all of their answers when server.drain_timeout was over, and may lack the rest; raise server.drain_timeout, or look for clients that read slowly: the log names one for each worker".into()))
         } else {
             Err(Error::Refused("requests were still in flight when server.drain_timeout was over, and their clients got no answer; raise server.drain_timeout, or see the kernel's log if a device hangs".into()))
         }
@@ -699,7 +712,7 @@ fn connections_of(limit: u64, config: &Config) -> Result<u32, Error> {
     let clients = limit - own;
     if clients < config.server.max_connections.into() {
         tracing::warn!(
-            "the limit of open files, {limit}, allows {}, of which each client and each tenant may have a part; server.max_connections allows {}, and those beyond wait until others leave. {CURE}, or lower max_connections",
+            "the limit of open files, {limit}, allows {}, of which each client and each tenant may have a part; server.max_connections allows {}, and further clients wait until others disconnect. {CURE}, or lower max_connections",
             counted(clients, "client"),
             config.server.max_connections
         );

@@ -100,6 +100,10 @@ pub(crate) struct Shared {
     pub(crate) own_files: Vec<PathBuf>,
     /// True once the server is stopping.
     pub(crate) draining: AtomicBool,
+    /// True if a worker had to end while requests were in flight, not only while clients had not taken their answers.
+    pub(crate) left_in_flight: AtomicBool,
+    /// True if a worker had to end while clients had not taken all of their answers.
+    pub(crate) left_unsent: AtomicBool,
     /// True if the limit of open files allows fewer connections than the configuration: further clients wait.
     pub(crate) limits_descriptors: bool,
     /// True if the process may give requests to files a raised I/O priority.
@@ -144,6 +148,8 @@ impl Shared {
             recorder: Recorder::default(),
             own_files: Vec::new(),
             draining: AtomicBool::new(false),
+            left_in_flight: AtomicBool::new(false),
+            left_unsent: AtomicBool::new(false),
             limits_descriptors: false,
             raises_priority: false,
             faults,

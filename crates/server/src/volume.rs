@@ -163,7 +163,7 @@ impl Volume {
     #[cold]
     pub(crate) fn has_failed(&self, kind: &'static str, offset: u64, bytes: u64, error: &std::io::Error) {
         if let Some(more) = self.count_failure(kind, error) {
-            tracing::warn!(volume = self.name, kind, offset, bytes, %error, not_logged = more, "the back end failed a request; the log shows further failures of this kind every 10 s");
+            tracing::warn!(volume = self.name, kind, offset, bytes, %error, not_logged = more, "the back end failed a request; check the volume's device (`dmesg`) or remote server. Further failures of this kind are logged every 10 s");
         }
     }
 
@@ -497,7 +497,7 @@ impl Blocking for Volume {
 
     fn has_no_thread(&self, error: &std::io::Error) {
         if let Some(more) = self.count_failure("start of a thread", error) {
-            tracing::error!(volume = self.name, %error, not_logged = more, "cannot start an I/O thread; operations that wait for one are tried again for 5 s. Raise the limit of threads (TasksMax= of the service, ulimit -u)");
+            tracing::error!(volume = self.name, %error, not_logged = more, "cannot start an I/O thread; the server retries operations without a thread for 5 s, then fails them. Raise the limit of threads (TasksMax= of the service, ulimit -u)");
         }
     }
 }

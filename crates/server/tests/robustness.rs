@@ -507,6 +507,17 @@ fn a_lost_operation_is_reported_even_when_its_volume_is_removed() {
 }
 
 #[test]
+fn a_stop_that_cuts_answers_off_says_so() {
+    let text = format!("[server]\ndrain_timeout = \"100ms\"\n{MEMORY}");
+    let test = TestServer::start("cut-off", Engine::Auto, &text);
+    let mut client = test.connect("disk0");
+    client.send(Command::Read, CommandFlags::NONE, 0, 32 << 20, &[]);
+    assert!(client.receive(), "the answer begins, and the client takes no more of it");
+    let stop = test.server.shutdown().unwrap_err().to_string();
+    assert!(stop.contains("had not taken all of their answers") && !stop.contains("in flight"), "{stop}");
+}
+
+#[test]
 fn a_block_device_that_another_program_has_is_refused() {
     use std::os::unix::fs::OpenOptionsExt;
     let scratch = support::Scratch::new("claimed");

@@ -58,7 +58,7 @@ pub fn metrics() -> [Vec<Description>; 2] {
 /// # Errors
 /// When the sockets cannot be used or no thread can be started.
 pub fn spawn(manager: Arc<Manager>, status: Option<TcpListener>, control: UnixListener) -> io::Result<()> {
-    let (runtime, pace) = (runtime(4)?, Pace::default());
+    let (runtime, pace) = (runtime(4)?, serving::pace());
     let show_status = |listener| {
         let (router, terms) = (serve::status_router(Arc::clone(&manager)), manager.config().server.terms());
         let manager = Arc::clone(&manager);
@@ -103,7 +103,7 @@ pub fn spawn_read_only(
     https: impl Fn() -> Option<Arc<ServerConfig>> + Send + Sync + 'static,
 ) -> io::Result<()> {
     let runtime = runtime(1)?;
-    let shown = show(&runtime, Pace::default(), router, listener, terms, https)?;
+    let shown = show(&runtime, serving::pace(), router, listener, terms, https)?;
     on_a_thread(runtime, shown)
 }
 

@@ -54,7 +54,7 @@ pub struct Description {
 /// HELP texts of metrics that both server and agent have.
 pub(crate) mod help {
     pub(crate) const SLOTS: &str = "Slots on all hosts; absent: unbounded.";
-    pub(crate) const CLUSTERED: &str = "1 if agreed with other hosts.";
+    pub(crate) const CLUSTERED: &str = "1 if hosts agree on slots.";
     pub(crate) const SCALE: &str =
         "Factor at which all latency targets could be met; up to 1 they are. Absent without targets, or above 10.";
     pub(crate) const UNACHIEVABLE: &str = "1 while the target cannot be met beside others.";
@@ -321,14 +321,14 @@ const CLUSTER: Table<ClusterState> = Table {
         }),
         counter("cluster_losses", "Times that the cluster was lost.", None, |e| e.lost_total),
         gauge("cluster_ramp_ratio", "Part of its share that a new host takes.", None, |e| Some(e.ramp)),
-        gauge("cluster_period", "Length of a period.", SECONDS, |e| Some(e.period_s)),
+        gauge("cluster_period", "Time between cluster decisions.", SECONDS, |e| Some(e.period_s)),
         gauge("cluster_age", "Time since the last period whose report came back.", SECONDS, |e| e.age_s),
         counter("cluster_decided_periods", "Periods decided.", None, |e| e.decided_periods_total),
         gauge("cluster_counted_members", "Members of the last period, in all shards.", None, |e| {
             some(e.counted_members)
         }),
-        counter("cluster_sent", "Sent to etcd.", BYTES, |e| e.sent_bytes_total),
-        counter("cluster_received", "Received from etcd.", BYTES, |e| e.received_bytes_total),
+        counter("cluster_sent", "Bytes to etcd.", BYTES, |e| e.sent_bytes_total),
+        counter("cluster_received", "Bytes from etcd.", BYTES, |e| e.received_bytes_total),
     ],
 };
 

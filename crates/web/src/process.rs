@@ -6,7 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use evenkeel_policy::figures::{counted, uptime};
 use evenkeel_policy::health::{Level, Trouble};
 
-/// Time after the last lost line for which the trouble lasts, in seconds.
+/// Time for which the trouble about dropped log lines lasts after the last of these lines, in seconds.
 const LASTS_S: u64 = 600;
 
 /// Number of lines that the log lacks.
@@ -20,8 +20,8 @@ pub fn lost_a_line() {
     LOST_LINES.fetch_add(1, Ordering::Relaxed);
 }
 
-/// The troubles. `table` is the table of the configuration that names the certificate, `doubt` the doubt about it: true if it has
-/// expired, and words that say so.
+/// The troubles of this process: its TLS certificate and dropped log lines. `table`: the table of the configuration that names
+/// the certificate. `doubt`: true if the certificate has expired, and a clause about its expiry.
 pub fn troubles(table: &str, doubt: Option<(bool, String)>) -> Vec<Trouble> {
     let certificate = doubt.map(|(is_expired, why)| {
         let level = if is_expired { Level::Critical } else { Level::Warning };

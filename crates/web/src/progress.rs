@@ -1,7 +1,7 @@
 //! The stages of HTTP connections, and the choice of the connection that gives way to a new one if there are too many.
 
 use std::collections::HashMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -32,6 +32,18 @@ impl From<IpAddr> for Origin {
             IpAddr::V4(address) => Self::Network(address.to_bits().into()),
             // No /64 of the network is in the range of IPv4.
             IpAddr::V6(address) => Self::Network((address.to_bits() >> 64) as u64),
+        }
+    }
+}
+
+impl Origin {
+    /// The site of a network, as far as processor time is concerned: the /48 of an IPv6 network, which one customer of a provider
+    /// usually gets, and all addresses 127.0.0.0/8 of this machine.
+    pub(crate) fn site(self) -> Option<Self> {
+        let Self::Network(network) = self else { return None };
+        match u32::try_from(network) {
+            Ok(address) => Ipv4Addr::from_bits(address).is_loopback().then_some(Self::Network(127)),
+            Err(_) => Some(Self::Network(network >> 16)),
         }
     }
 }

@@ -38,7 +38,7 @@ impl From<Error> for Refusal {
             Error::Unknown { .. } => (404, "not_found", "`evenkeel state` lists pools, tenants and volumes"),
             Error::InUse { .. } => (409, "in_use", "stop the other server, or give the volume another path"),
             Error::Refused(why) if why.contains("need a restart") => {
-                (409, "refused", "restart the server to put them in force, or undo them in the file")
+                (409, "refused", "restart the server to apply the changes, or undo them in the configuration file")
             }
             Error::Refused(_) => (409, "refused", "change what the message names"),
             // The cause is a sentence of ours, with its cure.
@@ -58,7 +58,7 @@ impl From<Error> for Refusal {
                 "look at the device (dmesg, `ceph -s`); see `evenkeel state` before you repeat the command",
             ),
             Error::Tls(_) => (422, "invalid_configuration", "correct the file or the key that names it, and try again"),
-            _ => (500, "system", "give the server the memory, room or right that the system refuses, and try again"),
+            _ => (500, "system", "give the server the memory, disk space or right that the system refuses; try again"),
         };
         Self::new(status, kind, error, cure)
     }

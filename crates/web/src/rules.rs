@@ -30,7 +30,7 @@ pub(crate) struct Hosts {
     pub(crate) loopback: bool,
     /// Name of the table of the configuration that contains `http`: `server` or `agent`.
     pub(crate) table: &'static str,
-    /// The settings of that table.
+    /// The settings of the table `server.http` or `agent.http`.
     pub(crate) http: Http,
     /// True while new connections are HTTPS. No page of another site gets answers by it: its browser asks for a certificate of
     /// the site's own name.
@@ -103,10 +103,11 @@ pub(crate) fn control(router: Router) -> Router {
 fn finish(router: Router) -> Router {
     router
         .fallback(async || {
-            Refusal::new(404, "not_found", "there is nothing at this path", "see /api/v1/state, /metrics and /healthz")
+            let cure = "try /api/v1/state, /metrics or /healthz; docs/reference/api.md lists all paths";
+            Refusal::new(404, "not_found", "the API has nothing at the path of this request", cure)
         })
         .method_not_allowed_fallback(async |method: Method| {
-            let message = format!("{method} is not allowed at this path");
+            let message = format!("the method {method} is not allowed at the path of this request");
             Refusal::new(405, "method_not_allowed", message, "see docs/reference/api.md for the methods of each path")
         })
 }
@@ -118,7 +119,7 @@ async fn refuse_writes(request: Request, next: Next) -> Response {
     let refusal = Refusal::new(
         405,
         "read_only",
-        "this address only shows; nothing can be changed over TCP",
+        "the status address is read-only: nothing can be changed over TCP",
         "use the control socket, for example by `evenkeel volume`, `evenkeel tenant`, `evenkeel pool` or `evenkeel reload`",
     );
     let mut response = refusal.into_response();

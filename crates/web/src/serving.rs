@@ -115,6 +115,11 @@ impl Opening {
 /// The shared bound on the CPU time of all HTTP requests.
 pub(crate) type Pace = Arc<Paced<Origin>>;
 
+/// The bound on the CPU time of the requests of one program, for all of its listeners. No site gets more than a client does.
+pub(crate) fn pace() -> Pace {
+    Arc::new(Paced::of_sites(Origin::site))
+}
+
 /// Waits until it is the client's turn to use CPU time.
 async fn turn(pace: &Paced<Origin>, origin: Origin) {
     while let Some(delay) = pace.delay(origin) {

@@ -124,6 +124,27 @@ fn one_address_has_its_share_and_this_machine_has_no_bound() {
     assert!(take("192.0.2.1").is_some());
 }
 
+#[test]
+fn the_networks_of_a_site_take_cpu_time_from_each_other_only() {
+    let origin = |address: &str| Origin::from(address.parse::<IpAddr>().unwrap());
+    for address in ["192.0.2.1", "::ffff:192.0.2.1", "::1"] {
+        assert_eq!(origin(address).site(), None, "{address}");
+    }
+    assert_eq!((Origin::Unknown.site(), Origin::User(Some(100_000)).site()), (None, None));
+    assert_ne!(origin("2001:db8:1::1").site(), origin("2001:db8:2::1").site());
+    let sites: [fn(u8) -> String; 2] = [|n| format!("127.0.{n}.1"), |n| format!("2001:db8:1:{n}::1")];
+    for address in sites {
+        // Of a second that may be used at once, more than half is gone.
+        let (pace, work) = (pace(), Work::begin());
+        while work.spent() < Duration::from_millis(60) {}
+        for n in 0..12 {
+            pace.charge(origin(&address(n)), &work);
+        }
+        assert!(pace.delay(origin(&address(100))).is_some(), "its site has had its part");
+        assert_eq!((pace.delay(origin("192.0.2.1")), pace.delay(origin("2001:db8:2::1"))), (None, None));
+    }
+}
+
 #[tokio::test]
 async fn a_head_that_trickles_is_not_waited_for() {
     let address = start(Bounds { head: SHORT, ..LONG }).await;

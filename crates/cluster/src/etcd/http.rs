@@ -30,7 +30,7 @@ pub(crate) enum Error {
     #[error("{endpoint}: {why}")]
     Access { endpoint: Endpoint, why: String },
     /// etcd refused the request.
-    #[error("{endpoint} refuses: {message}{}", cure(message))]
+    #[error("{endpoint} refuses the request: {message}{}", cure(message))]
     Refused { endpoint: Endpoint, code: i64, message: String },
     /// The answer is not one that etcd sends.
     #[error("{endpoint} does not answer like etcd ({why}); is it an etcd, of version 3.4 or later?")]
@@ -56,7 +56,7 @@ fn cure(message: &str) -> &'static str {
     } else if says(&["invalid user ID or password"]) {
         "; correct cluster.user, and the password in the file of cluster.password_file"
     } else if says(&["permission denied"]) {
-        "; give the user of cluster.user a role that may write there (etcdctl role grant-permission --prefix=true ROLE \
+        "; give the user of cluster.user a role that may write keys below evenkeel/ (etcdctl role grant-permission --prefix=true ROLE \
          readwrite evenkeel/)"
     } else if says(&[NAMED]) {
         "; while etcd's authentication is turned on, its gateway takes no certificate with a name: issue the one of \

@@ -47,8 +47,9 @@
 //!
 //! **Lost and expired members.** A member without the cluster falls back to its safe part, or stays below it if it used less
 //! ([`Share::lost`]). From the expiry on, the others keep this safe part free for it; after two leases and the safe time all of
-//! them do, and the lost member takes its whole safe part ([`Share::alone`]). The safe part is s = min(1 / N, max(1 − R / T,
-//! R / T N)): N safe parts reach the reservation, and one safe part leaves the reservation to the others where R allows that.
+//! them do, and the lost member takes its whole safe part ([`Share::alone`]). The safe part is s = min((1 − k) / N,
+//! max(1 − R / T, (R / T − k) / N)), where k is the sum of the expired members' safe parts: N safe parts and those reach the
+//! reservation, and one safe part leaves the reservation to the others where R allows that.
 //! Of the reservation a lost member keeps 1 / N. A reservation is a floor, so what an expired member keeps is not taken off the
 //! others' reservations.
 //!
@@ -493,9 +494,10 @@ impl Share {
     }
 
     fn safe_part(&self) -> f64 {
-        let members = self.members();
-        let most = 1.0 / members;
-        if self.ratio > 0.0 { most.min((1.0 - self.ratio).max(self.ratio / members)) } else { most }
+        // Expired members, which may come back, keep theirs.
+        let (members, kept) = (self.members(), self.others.reserved.min(1.0));
+        let most = (1.0 - kept) / members;
+        if self.ratio > 0.0 { most.min((1.0 - self.ratio).max((self.ratio - kept) / members)) } else { most }
     }
 
     /// The part that this member should have by the newest sums; see the module's documentation.
@@ -643,6 +645,19 @@ mod tests {
             share.alone();
             assert!((line.claim - safe).abs() < 1e-12 && (share.limit() - safe).abs() < 1e-12, "{share:?}");
             assert!((share.reservation() - 1.0 / members as f64).abs() < 1e-12, "{share:?}");
+        }
+    }
+
+    #[test]
+    fn the_safe_part_leaves_expired_members_theirs() {
+        for (members, kept) in [(2, 0.0), (1, 0.25), (0, 0.5)] {
+            let mut share = Share::new(3_000, 4_000);
+            let sums = Sums { reserved: kept, ..others(members, 0.0, 0.0) };
+            share.observe(&sums, false);
+            report(&mut share, &asked(1.0, 1.0));
+            share.observe(&sums, true);
+            let line = report(&mut share, &asked(1.0, 1.0));
+            assert!((line.safe - 0.25).abs() < 1e-12, "of three members {members} others are present: {line:?}");
         }
     }
 

@@ -63,6 +63,9 @@ pub(super) struct Tally {
     admitted_at: u64,
     /// Time in the device of all requests that have left the device, added up, in ns.
     spent: u64,
+    /// Time after the dispatch in which completed pieces waited for others to the same bytes, added up, in ns; and the same of
+    /// the pieces with which whole requests ended.
+    aside: [u64; 2],
 }
 
 impl Tally {
@@ -98,6 +101,17 @@ impl Tally {
         self.spent = self.spent.wrapping_add(latency.as_nanos());
     }
 
+    /// Notes that a piece completed which waited after its dispatch, for the time `aside`, for others to the same bytes. `ends`:
+    /// a whole request ended with it.
+    #[inline]
+    pub(super) fn waited_aside(&mut self, aside: Duration, ends: bool) {
+        let [of_pieces, of_whole] = &mut self.aside;
+        *of_pieces = of_pieces.wrapping_add(aside.as_nanos());
+        if ends {
+            *of_whole = of_whole.wrapping_add(aside.as_nanos());
+        }
+    }
+
     /// The time that the queued requests have waited by `now`, added up.
     fn waited(&self, now: Instant) -> Duration {
         Duration::from_nanos(self.waiting.wrapping_mul(now.as_nanos()).wrapping_sub(self.queued_at))
@@ -120,6 +134,7 @@ struct Mark {
     bytes: u64,
     device_time: Duration,
     latency: Duration,
+    aside: [u64; 2],
 }
 
 /// Sums over a tenant's requests in a second, or longer until a request completes. A piece is a whole request, or a slice of a
@@ -134,6 +149,17 @@ struct Window {
     pieces: u64,
     /// The time that pieces waited and were in the device, added up.
     stayed: Duration,
+    /// The time that the pieces that completed waited for others to the same bytes, added up. The window may have begun later.
+    aside: Duration,
+    /// Device latencies of the pieces that completed, without `aside`, added up.
+    device_time: Duration,
+}
+
+impl Window {
+    /// The time that pieces waited and were in the device, without their waits for others to the same bytes, added up.
+    fn stayed(&self) -> Duration {
+        (self.stayed - self.aside).max(self.stayed.min(self.device_time))
+    }
 }
 
 /// A latency target that a tenant has missed.
@@ -444,6 +470,7 @@ impl super::Tenant {
             bytes: stats.read_bytes.saturating_add(stats.write_bytes),
             device_time: stats.device_latency.sum(),
             latency: stats.latency.sum(),
+            aside: self.tally.aside,
         };
     }
 
@@ -454,6 +481,9 @@ impl super::Tenant {
         let less = |a: Duration, b: Duration| Duration::from_nanos(a.as_nanos().wrapping_sub(b.as_nanos()));
         let (finished, waits) =
             (after.finished - before.finished, Duration::from_nanos(after.waits.wrapping_sub(before.waits)));
+        // The tenant's own requests make each other wait so: other tenants and the device have no part in it.
+        let aside = |which: usize| Duration::from_nanos(after.aside[which].wrapping_sub(before.aside[which]));
+        let [of_pieces, of_whole] = [aside(0), aside(1)];
         let report = Report {
             length,
             arrived: after.arrived - before.arrived,
@@ -462,8 +492,9 @@ impl super::Tenant {
             queued: self.tally.waiting,
             waited: self.tally.waited(now),
             occupied: Duration::from_nanos(after.occupied.wrapping_sub(before.occupied)),
-            device_time: less(after.device_time, before.device_time),
-            latency: less(after.latency, before.latency),
+            aside: of_pieces,
+            device_time: less(after.device_time, before.device_time) - of_pieces,
+            latency: less(after.latency, before.latency) - of_whole,
         };
         self.granted.times_mean = 1.0;
         if let (Some(shape), Some(LatencyTarget { statistic: Statistic::Percentile(percentile), .. })) =
@@ -480,6 +511,7 @@ impl super::Tenant {
         window.latency = window.latency + report.latency;
         window.pieces += report.completed;
         window.stayed = window.stayed + waits + report.occupied;
+        (window.aside, window.device_time) = (window.aside + report.aside, window.device_time + report.device_time);
         if let Some(mean) = report.bytes.checked_div(report.completed).filter(|&mean| mean > 0) {
             self.granted.mean_bytes = mean;
         }
@@ -539,7 +571,8 @@ impl Granted {
         if self.window.finished == 0 {
             return false;
         }
-        let Window { finished, latency, pieces, stayed } = core::mem::take(&mut self.window);
+        let window = core::mem::take(&mut self.window);
+        let (Window { finished, latency, pieces, .. }, stayed) = (window, window.stayed());
         let (mean_s, pieces) = (latency.as_secs_f64() / finished as f64, pieces as f64);
         self.pieces = pieces / finished as f64;
         self.stretch = if self.pieces > 1.0 { mean_s / (stayed.as_secs_f64() / pieces).max(1e-9) } else { 1.0 };

@@ -222,7 +222,7 @@ impl<R> Volumes<R> {
 }
 
 impl<R> Pool<R> {
-    /// Queues a request, whatever the limit of its volume.
+    /// Queues a request immediately; the limit of its volume does not delay it.
     ///
     /// # Errors
     /// Gives the request back when the tenant has left.
@@ -231,7 +231,7 @@ impl<R> Pool<R> {
         self.enqueue(now, id, work, request, Duration::ZERO)
     }
 
-    /// Queues a request of this volume once the volume's limit lets it pass, at once without a limit.
+    /// Queues a request of this volume when the volume's limit allows it; immediately if the volume has no limit.
     ///
     /// # Errors
     /// Gives the request back when the tenant has left.

@@ -353,7 +353,7 @@ impl Controller {
     /// A controller that throttles no client yet.
     ///
     /// # Errors
-    /// The first setting that makes no sense.
+    /// The first setting that is out of range.
     pub fn new(config: &Config) -> Result<Self, InvalidConfig> {
         config.validate()?;
         let inner = match &config.method {
@@ -446,7 +446,7 @@ impl Controller {
     /// Changes the target from the next decision on. State that was learned stays.
     ///
     /// # Errors
-    /// When the target makes no sense; the old target stays.
+    /// When a setting of the target is out of range; the old target stays.
     pub fn set_target(&mut self, target: Duration) -> Result<(), InvalidConfig> {
         Config::adaptive(target).validate()?;
         match &mut self.inner {

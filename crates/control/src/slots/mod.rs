@@ -172,6 +172,9 @@ struct Known {
     spread: f64,
     /// Mean device latency of the workload's requests in seconds, smoothed over periods.
     latency_s: f64,
+    /// The part of `latency_s` in which requests waited for others to the same bytes. Such a wait takes a slot, but no throttle
+    /// of other workloads shortens it.
+    aside_s: f64,
     /// Seconds that the workload's requests have spent in the device since the last period with a completion, added up.
     pending_s: f64,
     /// Mean device latency in the last period with completions, in seconds, not smoothed.
@@ -489,7 +492,7 @@ impl Controller {
             own.device_s += report.device_time.as_secs_f64();
             own.queued += report.queued as f64;
             if let Some(target) = known.target {
-                own.device_part = own.device_part.max(known.latency_s / target.as_secs_f64().max(1e-9));
+                own.device_part = own.device_part.max(known.device_s() / target.as_secs_f64().max(1e-9));
                 own.smallest_target = Some(own.smallest_target.map_or(target, |smallest| smallest.min(target)));
             }
         }
@@ -520,9 +523,14 @@ impl Known {
     /// as that latency is known, cannot be met with any number of slots.
     fn judge(&mut self, elasticity: f64) {
         let target_s = self.workload.target.map_or(f64::INFINITY, Duration::as_secs_f64);
-        let times = self.latency_s * elasticity / target_s.max(1e-9);
+        let times = self.device_s() * elasticity / target_s.max(1e-9);
         self.beyond = (times >= 1.0).then_some(times);
         self.target = self.workload.target.filter(|_| self.beyond.is_none());
+    }
+
+    /// `latency_s` without `aside_s`; at least the measured latency, as a long wait counts only when it is over.
+    fn device_s(&self) -> f64 {
+        (self.latency_s - self.aside_s).max(self.latency_s.min(self.raw_s))
     }
 
     fn unachievable(&self) -> Option<Reason> {
@@ -537,6 +545,7 @@ impl Known {
         let pending_s = before.map_or(0.0, |before| before.pending_s) + report.occupied.as_secs_f64();
         let latency = (report.completed > 0).then(|| pending_s / report.completed as f64);
         let pending_s = if report.completed > 0 || report.is_idle() { 0.0 } else { pending_s };
+        let aside = report.aside.as_secs_f64() / report.completed.max(1) as f64;
         let Some(before) = before else {
             let latency_s = latency.unwrap_or(0.0);
             let raw_s = report.device_latency_s().unwrap_or(0.0);
@@ -548,6 +557,7 @@ impl Known {
                 arrivals,
                 spread: 0.0,
                 latency_s,
+                aside_s: aside,
                 pending_s,
                 raw_s,
                 raw_before_s: raw_s,
@@ -568,6 +578,11 @@ impl Known {
                 Some(latency) if before.latency_s > 0.0 => before.latency_s + NEWEST * (latency - before.latency_s),
                 Some(latency) => latency,
                 None => before.latency_s,
+            },
+            aside_s: match latency {
+                Some(_) if before.latency_s > 0.0 => before.aside_s + NEWEST * (aside - before.aside_s),
+                Some(_) => aside,
+                None => before.aside_s,
             },
             pending_s,
             raw_s,
@@ -604,7 +619,7 @@ impl Known {
     /// `no_target_s`: the assumed target without one; `horizon_s`: time to calculate ahead. Both are in seconds.
     fn need(&self, scale: f64, no_target_s: f64, horizon_s: f64) -> f64 {
         let target_s = self.target.map_or(no_target_s, Duration::as_secs_f64);
-        let allowance = target_s * scale - self.latency_s;
+        let allowance = target_s * scale - self.device_s();
         let mut rate = need::rate(&self.workload.report, self.arrivals + self.spread, allowance, horizon_s);
         if self.workload.report.queued > 0 {
             rate = rate.max(self.workload.guaranteed_iops);

@@ -20,10 +20,13 @@ pub struct Report {
     pub waited: Duration,
     /// The time that the workload's requests spent in the device during the period, added up.
     pub occupied: Duration,
-    /// Device latencies of the requests completed in the period, added up.
+    /// The time, in this and earlier periods, in which the requests completed in the period waited for others to the same bytes
+    /// after they were dispatched, added up; `occupied` of those periods contains it.
+    pub aside: Duration,
+    /// Device latencies of the requests completed in the period, added up, without `aside`.
     pub device_time: Duration,
     /// Latencies from arrival to completion of the requests completed in the period, added up. A request that is divided into
-    /// slices counts once.
+    /// slices counts once. Waits for requests to the same bytes are left out, as above.
     pub latency: Duration,
 }
 

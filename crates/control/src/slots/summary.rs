@@ -259,7 +259,7 @@ mod written {
             for (index, weight, need) in Vec::<(u16, f64, f64)>::deserialize(deserializer)? {
                 let index = usize::from(index);
                 if index < next {
-                    return Err(D::Error::custom("its classes are out of order"));
+                    return Err(D::Error::custom("the classes of the summary are not in ascending order"));
                 }
                 let beyond = || D::Error::custom(format!("class {index} is unknown: there are {CLASSES}, from 0 on"));
                 *classes.get_mut(index).ok_or_else(beyond)? = Class { weight, need };

@@ -265,7 +265,7 @@ impl Controller {
     /// A controller without tenants.
     ///
     /// # Errors
-    /// The first setting that makes no sense.
+    /// The first setting that is out of range.
     pub fn new(config: &Config) -> Result<Self, InvalidConfig> {
         config.validate()?;
         Ok(Self {
@@ -283,7 +283,7 @@ impl Controller {
     /// Adds a tenant. Until its first decision its limits equal its guarantees.
     ///
     /// # Errors
-    /// The part of the guarantee that makes no sense.
+    /// The setting of the guarantee that is out of range.
     pub fn join(&mut self, guarantee: &Guarantee) -> Result<TenantId, InvalidConfig> {
         config::validate_guarantee(guarantee)?;
         let stream =
@@ -310,7 +310,7 @@ impl Controller {
     /// has the same unit; the debt is forgotten. An unknown number changes nothing.
     ///
     /// # Errors
-    /// The part of the guarantee that makes no sense; the old guarantee stays.
+    /// The setting of the guarantee that is out of range; the old guarantee stays.
     pub fn guarantee(&mut self, tenant: TenantId, guarantee: &Guarantee) -> Result<(), InvalidConfig> {
         self.change(tenant, guarantee, Stream::learned_from)
     }
@@ -320,7 +320,7 @@ impl Controller {
     /// changes nothing.
     ///
     /// # Errors
-    /// The part of the guarantee that makes no sense; the old guarantee stays.
+    /// The setting of the guarantee that is out of range; the old guarantee stays.
     pub fn part(&mut self, tenant: TenantId, guarantee: &Guarantee) -> Result<(), InvalidConfig> {
         let length = self.config.window_s();
         self.change(tenant, guarantee, |new, old| new.in_part_from(old, length))

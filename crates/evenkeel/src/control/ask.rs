@@ -110,7 +110,7 @@ impl Keep {
         let known = table.iter().try_fold(&in_force, |config, name| config.get(name));
         ensure!(
             known.is_none(),
-            "[{}] is there already; nothing was changed\nwhat to do: choose another name, or use `set`",
+            "[{}] exists already; nothing was changed\nwhat to do: choose another name, or change it with `set`",
             edit::dotted(&table)
         );
         Ok(())
@@ -144,14 +144,14 @@ impl Keep {
             None if is_unchanged => Ok(()),
             None if matches!(part, Part::Volume(name) if !self.would_undo(name)) => Ok(()),
             None if body.is_null() => output::print(&format!(
-                "in force until the next reload or restart, unless [{}] is removed from the configuration file\n",
+                "the removal is in force until the next reload or restart; to keep it, remove [{}] from the configuration file too\n",
                 edit::dotted(&part.table())
             )),
             None if body.get("create").is_some() => output::print(
-                "in force until the next reload or restart; to keep it, repeat its options with `set` and --save\n",
+                "the change is in force until the next reload or restart; to keep it, repeat its options with `set` and --save\n",
             ),
             None => output::print(
-                "in force until the next reload or restart; to keep the change, repeat the command with --save\n",
+                "the change is in force until the next reload or restart; to keep it, repeat the command with --save\n",
             ),
         }
     }
@@ -163,7 +163,7 @@ impl Keep {
         if left.is_empty() {
             String::new()
         } else {
-            format!("a reload would still make changes: {}\n", left.join(", "))
+            format!("beside the saved change a reload would still make changes: {}\n", left.join(", "))
         }
     }
 

@@ -20,11 +20,6 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 /// Upper bound on an answer, in bytes: enough for the state of thousands of tenants, or of 100,000 clients of an agent.
 const MAX_ANSWER_BYTES: usize = 64 << 20;
 
-/// Beginning of the error if there is no socket, or no program at it.
-const NO_SERVER: &str = "no server answers on ";
-/// Beginning of the error if no connection can be made over TCP.
-const NOTHING: &str = "nothing answers on ";
-
 /// The one table of a configuration that names the control socket: `[server]`.
 #[derive(Default, Deserialize)]
 #[serde(default)]
@@ -57,6 +52,11 @@ pub(super) struct Refusal {
     /// The body of the server's answer, unchanged: JSON with message and cure.
     pub(super) body: String,
 }
+
+/// The error that no program listens at a place.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct Absent(String);
 
 /// The path of the API that consists of `prefix` and the percent-encoded `name`.
 pub(crate) fn path(prefix: &str, name: &str) -> String {
@@ -108,10 +108,9 @@ pub(super) fn send(
     if status.is_success() { Ok(body) } else { Err(refusal(status, &body)) }
 }
 
-/// True if no program listens at the place that was asked.
+/// True if no program listens at the place that was asked. One that does not answer in time may be there, and hang.
 pub(super) fn is_absent(error: &anyhow::Error) -> bool {
-    let said = error.to_string();
-    said.starts_with(NO_SERVER) || said.starts_with(NOTHING)
+    error.is::<Absent>()
 }
 
 /// True if a server or an agent has answered, and refused the request.
@@ -128,9 +127,10 @@ fn explain(place: &Place, error: Error) -> anyhow::Error {
     let what = match (place, &error) {
         (Place::Socket(_), Error::Connect(cause)) => match cause.kind() {
             ErrorKind::NotFound | ErrorKind::ConnectionRefused => {
-                return anyhow!(
-                    "{NO_SERVER}{place}; start one with `evenkeel serve`, or name its socket with --control, --data-dir or --config"
-                );
+                return Absent(format!(
+                    "no server answers on {place}; start one with `evenkeel serve`, or name its socket with --control, --data-dir or --config"
+                ))
+                .into();
             }
             ErrorKind::PermissionDenied => {
                 return anyhow!("{place} belongs to another user; run this command as the user that runs the server");
@@ -138,17 +138,19 @@ fn explain(place: &Place, error: Error) -> anyhow::Error {
             _ => place.to_string(),
         },
         (_, Error::Connect(_)) => {
-            format!("{NOTHING}{}; is it running, and is this its status address?", place.authority())
+            format!("nothing answers on {}; is a server or agent running, with this status address?", place.authority())
         }
-        (Place::Socket(_), _) => "the server did not answer".to_owned(),
+        (Place::Socket(_), _) => format!("the server on {place} did not answer; see the server's log"),
         (Place::Plain(..), _) => format!(
             "{} did not answer over HTTP; if it serves HTTPS, write https:// before the address",
             place.authority()
         ),
-        (Place::Secure(..), Error::Broken(_)) => format!("TLS with {place} failed"),
-        (Place::Secure(..), _) => format!("{place} did not answer"),
+        (Place::Secure(..), Error::Broken(_)) => format!("TLS with {place} failed; check --ca, --cert and --key"),
+        (Place::Secure(..), _) => format!("the server or agent at {place} did not answer; see its log"),
     };
-    anyhow::Error::new(error).context(what)
+    let is_absent = matches!(&error, Error::Connect(cause) if cause.kind() == ErrorKind::ConnectionRefused);
+    let error = anyhow::Error::new(error);
+    if is_absent { error.context(Absent(what)) } else { error.context(what) }
 }
 
 pub(crate) fn refusal(status: StatusCode, body: &str) -> anyhow::Error {
@@ -186,6 +188,17 @@ mod tests {
         for wrong in ["[server]\ncontrol = 5\n", "[server]\ncontrl = \"/run/c.sock\"\n", "server = 5\n", "[server\n"] {
             assert!(socket(wrong).is_err(), "{wrong}: another server");
         }
+    }
+
+    #[test]
+    fn a_program_that_does_not_answer_in_time_may_be_there() {
+        let place = Place::Plain("127.0.0.1".into(), 9809);
+        let of = |kind: ErrorKind| explain(&place, Error::Connect(kind.into()));
+        let (refused, late) = (of(ErrorKind::ConnectionRefused), of(ErrorKind::TimedOut));
+        assert!(is_absent(&refused) && !is_absent(&late), "{refused:#}; {late:#}");
+        assert!(refused.to_string().starts_with("nothing answers on 127.0.0.1:9809; is a server or"), "{refused}");
+        assert_eq!(refused.to_string(), late.to_string());
+        assert!(is_absent(&explain(&Place::Socket("/none".into()), Error::Connect(ErrorKind::NotFound.into()))));
     }
 
     #[test]

@@ -181,7 +181,7 @@ fn set(text: &str, path: &[String], depth: usize, value: &Value) -> anyhow::Resu
 }
 
 /// Error message about a part of a parsed text without a place in it.
-const NO_PLACE: &str = "the parsed text does not say where a key is; report this as a bug";
+const NO_PLACE: &str = "the place of a key in the configuration file is not known; report this as a bug";
 
 fn insert(
     text: &str,

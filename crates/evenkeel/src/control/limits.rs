@@ -59,7 +59,7 @@ impl LatencyOptions {
     pub(super) fn patch(&self) -> anyhow::Result<Option<Value>> {
         let Some(of) = &self.latency_of else { return Ok(self.latency.clone()) };
         let mut target = self.latency.clone().unwrap_or_else(|| json!({}));
-        let message = "--latency none leaves no target for --latency-of; leave one of both out";
+        let message = "--latency none removes the target that --latency-of changes; leave out one of the two";
         ensure!(target.is_object(), Usage(message.into()));
         target["of"] = json!(of);
         Ok(Some(target))

@@ -44,7 +44,7 @@ pub(crate) use tenant::{TenantCommand, tenant};
 pub(crate) use volume::{VolumeCommand, volume};
 
 /// Error message about an answer of the server that cannot be parsed.
-const OTHER_VERSION: &str = "the server speaks another version of the API: use its version of evenkeel";
+const OTHER_VERSION: &str = "the server speaks another version of the API: use the server's version of evenkeel";
 
 /// The server that a command talks to.
 #[derive(Args)]

@@ -221,7 +221,8 @@ fn planned(source: &Source, part: Part<'_>, patch: &Value, in_force: &Value) -> 
     let before = read(source)?;
     ensure!(
         !(matches!(part, Part::Volume(_)) && part.is_new(&before)),
-        "the configuration file has no such volume\nwhat to do: leave out --save; a change of a volume that was created by command is kept without it"
+        "[{}] is not in the configuration file\nwhat to do: leave out --save; a change of a volume that was created by command is kept without it",
+        edit::dotted(&part.table())
     );
     let table = part.table();
     let names: Vec<&str> = table.iter().map(String::as_str).collect();

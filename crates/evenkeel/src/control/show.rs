@@ -264,7 +264,7 @@ pub(super) fn volumes(state: &State) -> String {
             let _ = writeln!(text, "  FAILED: volume {}: {error}", volume.name);
         }
         if let Some(remote) = &volume.remote {
-            let _ = writeln!(text, "  {}: {}", volume.name, self::remote(remote));
+            let _ = writeln!(text, "  {}: remote server: {}", volume.name, self::remote(remote));
         }
         if volume.limit != LimitState::default() {
             let binds = if volume.throttled_by.is_some() { ", for which requests wait" } else { "" };
@@ -288,9 +288,10 @@ pub(crate) fn remote(remote: &RemoteState) -> String {
         _ if !remote.connected => "AWAY".into(),
         _ => format!("{} of {}", remote.connections, counted(remote.connections_wanted, "connection")),
     };
-    let _ = write!(text, ", {} in flight, {} waiting", remote.in_flight_requests, remote.waiting_requests);
+    let in_flight = counted(remote.in_flight_requests, "request");
+    let _ = write!(text, ", {in_flight} in flight, {} waiting", remote.waiting_requests);
     if remote.unflushed {
-        text += ", not all flushed";
+        text += ", some writes not flushed";
     }
     if remote.reconnects_total > 0 {
         let _ = write!(
@@ -415,7 +416,8 @@ mod tests {
             "4.0 GiB of 8.0 GiB are free on the file system of /srv/disk0.img, whose 1 volume may allocate 1021 MiB more",
             "FAILED: volume disk0: disk died",
             "nbd://far:10809/disk",
-            "far: AWAY for 2.5 s, 0 in flight, 0 waiting, reconnected 3 times, 0 requests sent again; last error: gone",
+            "far: remote server: AWAY for 2.5 s, 0 requests in flight, 0 waiting, reconnected 3 times, \
+             0 requests sent again; last error: gone",
         ] {
             assert!(text.contains(part), "{part} is missing in\n{text}");
         }

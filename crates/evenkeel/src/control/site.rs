@@ -54,11 +54,11 @@ pub(crate) struct Certificates {
     #[arg(long, value_name = "FILE", requires = "status")]
     ca: Option<PathBuf>,
 
-    /// PEM file with a certificate to show there, where the server asks for one
+    /// PEM file with a client certificate, for a status address that asks for one
     #[arg(long, value_name = "FILE", requires = "key")]
     cert: Option<PathBuf>,
 
-    /// PEM file with its private key
+    /// PEM file with the private key of --cert
     #[arg(long, value_name = "FILE", requires = "cert")]
     key: Option<PathBuf>,
 }

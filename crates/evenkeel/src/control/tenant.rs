@@ -57,35 +57,35 @@ pub(crate) struct SetTenant {
     /// Name of the tenant
     #[arg(value_parser = usable_name)]
     name: String,
-    /// Requests per second it gets whenever it asks; 0 = none
+    /// Requests per second that the tenant gets whenever it asks; 0 = no reservation
     #[arg(long, value_name = "N", value_parser = whole::<u64>)]
     reservation_iops: Option<u64>,
-    /// Bytes per second it gets whenever it asks, for example 50MB; 0 = none
+    /// Bytes per second that the tenant gets whenever it asks, for example 50MB; 0 = no reservation
     #[arg(long, value_name = "BYTES")]
     reservation_bytes_per_s: Option<Bytes>,
     #[command(flatten)]
     limit: LimitOptions,
-    /// Requests per second guaranteed over each second in which it asks, reads and writes together; 0 = no guarantee
+    /// Requests per second guaranteed over each second in which the tenant asks, reads and writes together; 0 = no guarantee
     #[arg(long, value_name = "N", value_parser = whole::<u64>, conflicts_with = "guarantee_bytes_per_s")]
     guarantee_iops: Option<u64>,
     /// Bytes per second guaranteed, reads and writes together, for example 100MB; 0 = no guarantee
     #[arg(long, value_name = "BYTES")]
     guarantee_bytes_per_s: Option<Bytes>,
-    /// Requests per second of reads alone; writes are not throttled for it; 0 = no guarantee
+    /// Read requests per second guaranteed; writes are not throttled for this guarantee; 0 = no guarantee
     #[arg(long, value_name = "N", value_parser = whole::<u64>, conflicts_with_all = ["guarantee_read_bytes_per_s", "guarantee_iops", "guarantee_bytes_per_s"])]
     guarantee_read_iops: Option<u64>,
-    /// Bytes per second of reads alone; 0 = no guarantee
+    /// Bytes per second guaranteed for reads alone; 0 = no guarantee
     #[arg(long, value_name = "BYTES", conflicts_with_all = ["guarantee_iops", "guarantee_bytes_per_s"])]
     guarantee_read_bytes_per_s: Option<Bytes>,
-    /// Requests per second of writes alone; reads are not throttled for it; 0 = no guarantee
+    /// Write requests per second guaranteed; reads are not throttled for this guarantee; 0 = no guarantee
     #[arg(long, value_name = "N", value_parser = whole::<u64>, conflicts_with_all = ["guarantee_write_bytes_per_s", "guarantee_iops", "guarantee_bytes_per_s"])]
     guarantee_write_iops: Option<u64>,
-    /// Bytes per second of writes alone; 0 = no guarantee
+    /// Bytes per second guaranteed for writes alone; 0 = no guarantee
     #[arg(long, value_name = "BYTES", conflicts_with_all = ["guarantee_iops", "guarantee_bytes_per_s"])]
     guarantee_write_bytes_per_s: Option<Bytes>,
     #[command(flatten)]
     latency: LatencyOptions,
-    /// Share of what reservations leave, relative to other tenants
+    /// Weight: share of the service that reservations leave, relative to other tenants
     #[arg(long, value_parser = whole::<u32>)]
     weight: Option<u32>,
     /// Weight at some hours of the day, by the host's clock, for example 8@22:00-06:00; "none" = --weight at all hours
@@ -97,11 +97,11 @@ pub(crate) struct SetTenant {
     /// Rank in which the tenant is throttled for latency targets of others
     #[arg(long, value_parser = PossibleValuesParser::new(["never", "last", "normal", "always"]))]
     throttle: Option<String>,
-    /// Clients and volumes that belong to it, in place of those it has: volume:db-*, address:10.1.0.0/16, uid:1000,
+    /// Clients and volumes of the tenant, in place of the present ones: volume:db-*, address:10.1.0.0/16, uid:1000,
     /// certificate:NAME; give all of them, the option several times
     #[arg(long = "match", value_name = "ENTRY")]
     matches: Vec<Match>,
-    /// Each volume of it is a tenant of its own
+    /// Treat each volume of the tenant as a tenant of its own
     #[arg(long)]
     each: Option<bool>,
     /// Change the settings on this pool alone: there a limit, a reservation or a guarantee replaces the tenant's as a whole
@@ -159,7 +159,7 @@ fn body(set: &SetTenant) -> anyhow::Result<Value> {
     ];
     let Some(pool) = &set.pool else { return Ok(object(settings.into_iter().chain(consent))) };
     let own = given(settings);
-    let message = "--inherit removes all settings on the pool; leave it out, or the settings";
+    let message = "--inherit removes all settings on --pool; leave out --inherit, or the options that set some";
     ensure!(!set.inherit || own.is_none(), Usage(message.into()));
     let own = if set.inherit { Some(Value::Null) } else { own };
     let pools = own.map(|own| object([(pool.as_str(), Some(own))]));

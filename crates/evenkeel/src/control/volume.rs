@@ -126,21 +126,21 @@ pub(crate) struct Create {
     #[serde(skip)]
     #[arg(long, value_name = "FILE", requires = "uri", value_parser = absolute())]
     ca: Option<PathBuf>,
-    /// PEM file with a certificate to show there, where the server asks for one
+    /// PEM file with a client certificate, for a server at --uri that asks for one
     #[serde(skip)]
     #[arg(long, value_name = "FILE", requires_all = ["ca", "key"], value_parser = absolute())]
     cert: Option<PathBuf>,
-    /// PEM file with its private key
+    /// PEM file with the private key of --cert
     #[serde(skip)]
     #[arg(long, value_name = "FILE", requires = "cert", value_parser = absolute())]
     key: Option<PathBuf>,
-    /// Connections to that server, 1 to 64 [default: 1]
+    /// Connections to the server at --uri, 1 to 64 [default: 1]
     #[arg(long, value_name = "N", value_parser = whole::<u32>)]
     connections: Option<u32>,
-    /// Time that requests wait for that server while it is unreachable [default: 30s]
+    /// Time that requests wait while the server at --uri is unreachable, before they fail [default: 30s]
     #[arg(long, value_name = "TIME")]
     reconnect_timeout: Option<Duration>,
-    /// Unflushed writes when a connection to that server breaks: kept by it, or lost [default: lost]
+    /// Unflushed writes when a connection to the server at --uri breaks: kept by that server, or lost [default: lost]
     #[arg(long, value_parser = PossibleValuesParser::new(["lost", "kept"]))]
     unflushed: Option<String>,
     /// Image of a Ceph cluster, for rbd: POOL/IMAGE or POOL/NAMESPACE/IMAGE, with @SNAPSHOT to read a snapshot
@@ -185,11 +185,11 @@ pub(crate) struct ClientOptions {
     /// Clients that must use TLS, even to list the volume; "default" = as server.tls.required says
     #[arg(long, value_parser = PossibleValuesParser::new(["no", "tcp", "always", "default"]))]
     tls: Option<String>,
-    /// Clients that may open it, of those that the server allows: 10.1.0.0/16, uid:1000, unix, certificate:NAME; "all" = all
-    /// of them; give all entries, the option several times
+    /// Clients that may open the volume, of those that the server allows: 10.1.0.0/16, uid:1000, unix, certificate:NAME;
+    /// "all" = all that the server allows; give all entries, the option several times
     #[arg(long, value_name = "CLIENT", value_parser = allowed)]
     allow: Vec<Value>,
-    /// Clients to refuse, also if --allow names them; entries as for --allow; "none" = no client
+    /// Clients that may not open the volume, also if --allow names them; entries as for --allow; "none" = no client
     #[arg(long, value_name = "CLIENT", value_parser = denied)]
     deny: Vec<Value>,
 }
@@ -203,7 +203,7 @@ impl ClientOptions {
         let tls = self.tls.as_deref().map(|need| if need == "default" { Value::Null } else { Value::from(need) });
         let list = |entries: &[Value], alone: &str| -> anyhow::Result<Option<Value>> {
             let removes = entries.contains(&Value::Null);
-            ensure!(!removes || entries.len() == 1, Usage(format!("{alone} stands alone; leave out other entries")));
+            ensure!(!removes || entries.len() == 1, Usage(format!("{alone} excludes other entries; leave them out")));
             Ok(match entries {
                 [] => None,
                 _ if removes => Some(Value::Null),

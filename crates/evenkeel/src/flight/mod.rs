@@ -23,11 +23,11 @@ pub(crate) mod replay;
 /// # Errors
 /// A file that cannot be read, or has no requests of the pool.
 fn load(path: &Path, sample: &Sample, pool: Option<&str>) -> anyhow::Result<Load> {
-    let Sampled { recording, begins, left } = sample::open(path, sample)?;
+    let Sampled { recording, begins, left } = sample::open(path, sample, pool)?;
     warn_of_loss(&recording, path);
     let mut load = Load::of_runs(recording, &begins, pool).map_err(|cause| match left {
         0 => anyhow::Error::new(cause),
-        _ => anyhow!("a sample of {} lacks {left} of its requests: {cause}, or raise --most", path.display()),
+        _ => anyhow!("{}: {cause}, or raise --most: the sample leaves out {left} requests", path.display()),
     })?;
     load.left_out.unsampled = left;
     let (policy, limited) = policy::without_limits_of_volumes(&load.head.policy);
@@ -46,8 +46,9 @@ fn load(path: &Path, sample: &Sample, pool: Option<&str>) -> anyhow::Result<Load
 fn warn_of_absent(policy: &Policy, load: &Load) {
     for tenant in policy.absent(load) {
         warn(&format!(
-            "tenant {tenant} of the policy has a latency target, a reservation or a guarantee, but no requests in the \
-             recording: {}",
+            "tenant {tenant} of the policy has a latency target, a reservation or a guarantee, but no requests in {}: \
+             {}",
+            source_of(load),
             why_absent(load)
         ));
     }
@@ -56,25 +57,36 @@ fn warn_of_absent(policy: &Policy, load: &Load) {
 /// The reasons why a recording may have no requests of a tenant, with the cure.
 fn why_absent(load: &Load) -> &'static str {
     if load.left_out.unsampled > 0 {
-        "they may be between the runs of the sample, so raise --most; or its name is not one of those that evenkeel trace \
-         info shows"
+        "the tenant's requests may lie between the runs of the sample, so raise --most; or the tenant has another \
+         name in the recording: `evenkeel trace info` shows all"
     } else if load.is_of_groups() && !load.head.anonymised {
-        "no control group fits its match; name groups there as evenkeel trace info shows them, such as \
+        "no control group fits the tenant's match; name groups there as evenkeel trace info shows them, such as \
          \"cgroup:system.slice/db.service\""
     } else {
-        "its name is mistyped, or the recording has other names, as after --anonymise"
+        "the tenant has another name in the recording, as after --anonymise: `evenkeel trace info` shows all"
     }
 }
 
 /// Warns of tenants that assignments of a command line name, but that have no requests in the recording.
 fn warn_of_mistyped(policy: &Policy, assignments: &[String], load: &Load) {
     for tenant in policy.assigned_in_vain(assignments, load) {
-        warn(&format!(
-            "--set names tenant {tenant}, which has no requests in the recording, so that nothing changes; its tenants \
-             are {}",
-            load.tenants.join(", ")
-        ));
+        warn(&mistyped(tenant, load));
     }
+}
+
+/// The warning about a tenant that an assignment names.
+fn mistyped(tenant: &str, load: &Load) -> String {
+    let cure = if load.left_out.unsampled > 0 { "; others may be between its runs, so raise --most" } else { "" };
+    format!(
+        "--set names tenant {tenant}, which has no requests in {}, so that nothing changes; its tenants are {}{cure}",
+        source_of(load),
+        load.tenants.join(", ")
+    )
+}
+
+/// The source of the load's requests, in words.
+fn source_of(load: &Load) -> &'static str {
+    if load.left_out.unsampled > 0 { "the sample of the recording" } else { "the recording" }
 }
 
 /// Reads a device from a file.
@@ -110,7 +122,7 @@ fn recorded_policy(load: &Load) -> Option<Policy> {
         return None;
     }
     let policy = Policy::parse(text, "the recording's policy", &load.pool, &[]);
-    policy.map_err(|errors| warn(&format!("{}; it is left out", Errors(errors)))).ok()
+    policy.map_err(|errors| warn(&format!("{}; the recording's policy is not used", Errors(errors)))).ok()
 }
 
 /// Warns that a recording has no policy: it is of block devices or anonymised, or the policy was too large for the file.
@@ -118,7 +130,7 @@ fn warn_of_no_policy(load: &Load) {
     if let Some(reason) = no_policy(&load.head) {
         warn(&format!(
             "{reason}: the simulated run admits every request at once, and differs from the recorded one where the \
-             policy throttled; with --policy the changed run has it"
+             policy throttled; --policy gives the changed run a policy"
         ));
     }
 }
@@ -189,8 +201,11 @@ mod tests {
         let (wrong, right) = (policy("system.slice/bd.service"), policy("system.slice/*.service"));
         assert_eq!(wrong.absent(&load), ["db"]);
         assert!(why_absent(&load).contains("trace info"));
+        assert!(mistyped("bd", &load).contains("no requests in the recording, "));
         load.left_out.unsampled = 1;
-        assert!(why_absent(&load).contains("--most"));
+        assert!(why_absent(&load).contains("--most") && source_of(&load).contains("sample"));
+        let warning = mistyped("bd", &load);
+        assert!(warning.contains("in the sample of the recording, ") && warning.ends_with("raise --most"), "{warning}");
         load.left_out.unsampled = 0;
         load.join_groups(&right);
         assert_eq!((right.absent(&load).len(), &*load.tenants[0]), (0, "db"));

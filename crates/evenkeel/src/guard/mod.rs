@@ -130,7 +130,7 @@ pub(crate) fn read_answer<T: DeserializeOwned>(text: &str) -> anyhow::Result<T> 
     serde_json::from_str(text).map_err(|error| match serde_json::from_str::<State>(text) {
         Ok(_) => anyhow!("this is `evenkeel serve`, not an agent; use `evenkeel state` or `evenkeel top`"),
         Err(_) => {
-            let why = "the agent speaks another version of the API: use its version of evenkeel";
+            let why = "the agent speaks another version of the API: use the agent's version of evenkeel";
             anyhow::Error::new(error).context(why)
         }
     })

@@ -80,7 +80,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         let stated = stated(&shared, &certificates);
         let router = evenkeel_web::guard::router(stated, recorded(&shared), history.clone());
         evenkeel_web::spawn_read_only(router, listener, terms.clone(), move || certificates.http())
-            .context("cannot serve the API")?;
+            .context("cannot serve the API at agent.status; raise the limits of the service (ulimit -u, -n)")?;
     }
 
     let cluster = start_cluster(&config, &shared, args.dry_run)?;
@@ -169,7 +169,7 @@ fn recorded(
 fn record(config: &AgentConfig, shared: &Arc<Mutex<Shared>>, certificates: &Arc<Renewable>) -> Option<Arc<Recorder>> {
     let Bound::At(bytes) = config.history else { return None };
     let Some(folder) = config.history_path(std::env::var("STATE_DIRECTORY").ok().as_deref()) else {
-        tracing::info!("no history is recorded: set agent.data_dir to a folder for it, or agent.history = \"off\"");
+        tracing::info!("no history is recorded: set agent.data_dir to its folder, or agent.history = \"off\"");
         return None;
     };
     let place = Place { folder, bytes: bytes.0 };
@@ -189,7 +189,7 @@ fn last_words(dry_run: bool) -> &'static str {
 fn reread(path: &Path, policies: &Policies) {
     match super::read(path) {
         Ok((config, doubts)) => policies.offer(config, &doubts),
-        Err(error) => tracing::error!("policy refused, the one in force stays: {error:#}"),
+        Err(error) => tracing::error!("the new policy is not applied and the earlier one stays in force: {error:#}"),
     }
 }
 
@@ -205,7 +205,7 @@ fn start_cluster(
     }
     if config.cluster.etcd.is_empty() {
         tracing::warn!(
-            "no [cluster] is configured: slots of arrays follow the latency that this host measures, without regard to the latency targets of others"
+            "no [cluster] is configured: slots of arrays follow the latency that this host measures, without regard to the latency targets of other hosts; add [cluster] with etcd if hosts share an array"
         );
         return Ok(None);
     }

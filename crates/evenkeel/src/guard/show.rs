@@ -354,9 +354,9 @@ pub(super) fn past(past: &History, count: usize, zone: impl Fn(i64) -> i64 + Cop
     let lines: String = decisions.map(line).collect();
     match past.oldest_s {
         _ if !lines.is_empty() => lines,
-        Some(oldest) if oldest < past.to_s => "no decision was recorded in the hour before\n".into(),
+        Some(oldest) if oldest < past.to_s => "no decision was recorded in the hour before this time\n".into(),
         Some(oldest) => format!("the oldest record is of {}\n", moment::text(oldest, zone)),
-        None => "nothing is recorded yet\n".into(),
+        None => "the history has no record yet\n".into(),
     }
 }
 

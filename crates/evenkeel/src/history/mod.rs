@@ -123,7 +123,7 @@ fn unknown(history: &History, pool: Option<&str>, tenant: Option<&str>) -> Optio
     let is_there = series.any(|series| is_asked(&series.pool, &series.tenant))
         || events.any(|event| event.kind == EventKind::Decision && is_asked(&event.pool, &event.tenant));
     (!is_there).then(|| {
-        format!("there is no record of {asked} in this time: it was idle, or the name is wrong; `evenkeel history --csv` lists all names")
+        format!("there is no record of {asked} in this time: no request came, or the name is wrong; `evenkeel history --csv` lists all names")
     })
 }
 
@@ -164,14 +164,14 @@ pub(crate) fn fetch_from(dir: Option<&Path>, places: &[Place], mut query: Query)
             Some(place) => get(place, &path, PATIENCE)?,
             None => {
                 let (answering, text) = first(places, &path, PATIENCE).context(
-                    "the history was not read; --dir DATA_DIR/history reads that of a program that does not run",
+                    "the history was not read; --dir DATA_DIR/history reads it without a running server or agent",
                 )?;
                 place = Some(answering);
                 text
             }
         };
         serde_json::from_str(&text)
-            .context("the program speaks another version of the API: use its version of evenkeel")
+            .context("the server or agent speaks another version of the API: use that version of evenkeel")
     };
     let mut history = ask(&query)?;
     // The same steps throughout.

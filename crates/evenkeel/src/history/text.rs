@@ -8,6 +8,8 @@ use evenkeel_policy::moment;
 
 /// Width of the table, in characters.
 const WIDTH: usize = 80;
+/// The worst level of a trouble.
+const CRITICAL: &str = "critical";
 /// The columns behind that of the time.
 const HEAD: [&str; 8] = ["pool, tenant", "IOPS", "MB/s", "p50 ms", "p99 ms", "p99.9 ms", "queued", "flight"];
 
@@ -116,6 +118,12 @@ fn gap_text(gap: &Gap, time: impl Fn(u64) -> String) -> String {
     format!("no record from {} to {}: {}", time(gap.from_s), time(gap.to_s), gap.because)
 }
 
+/// The words for the kind of an event, and for the level of a critical trouble.
+fn words(event: &Event) -> String {
+    let words = event.kind.words();
+    if event.level == CRITICAL { format!("{CRITICAL} {words}") } else { words.to_owned() }
+}
+
 /// An event without its time.
 pub(crate) fn event_text(event: &Event) -> String {
     let about = match event.kind {
@@ -123,9 +131,9 @@ pub(crate) fn event_text(event: &Event) -> String {
             let parts = [&event.pool, &event.tenant].into_iter().filter(|part| !part.is_empty());
             parts.map(String::as_str).collect::<Vec<_>>().join(" ")
         }
-        EventKind::TroubleBegins | EventKind::TroubleEnds if event.about.is_empty() => event.kind.words().to_owned(),
-        EventKind::TroubleBegins | EventKind::TroubleEnds => format!("{}, {}", event.kind.words(), event.about),
-        EventKind::Started | EventKind::Stopped => event.kind.words().to_owned(),
+        EventKind::TroubleBegins | EventKind::TroubleEnds if event.about.is_empty() => words(event),
+        EventKind::TroubleBegins | EventKind::TroubleEnds => format!("{}, {}", words(event), event.about),
+        EventKind::Started | EventKind::Stopped => words(event),
     };
     if about.is_empty() { event.because.clone() } else { format!("{about}: {}", event.because) }
 }
@@ -151,6 +159,17 @@ pub(crate) fn wrapped(head: &str, text: &str, indent: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_critical_trouble_is_called_so() {
+        let of = |level: &str, kind| {
+            let (level, about) = (level.to_owned(), "volume db".to_owned());
+            event_text(&Event { level, about, kind, because: "12 requests failed".into(), ..Event::default() })
+        };
+        assert_eq!(of("critical", EventKind::TroubleBegins), "critical trouble, volume db: 12 requests failed");
+        assert_eq!(of("critical", EventKind::TroubleEnds), "critical trouble ended, volume db: 12 requests failed");
+        assert_eq!(of("warning", EventKind::TroubleBegins), "trouble, volume db: 12 requests failed");
+    }
 
     #[test]
     fn a_table_has_steps_gaps_and_events_in_order_within_80_columns() {

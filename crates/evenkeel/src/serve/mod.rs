@@ -113,7 +113,8 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     })?;
     let status_address = status.as_ref().and_then(|listener| listener.local_addr().ok());
     let manager = Arc::new(Manager::new(server, source, loaded.fixed_volumes, loaded.recorded.is_superseded));
-    evenkeel_web::spawn(Arc::clone(&manager), status, control).context("cannot serve status and control")?;
+    evenkeel_web::spawn(Arc::clone(&manager), status, control)
+        .context("cannot serve the status and control sockets; raise the limits of the service (ulimit -u, -n)")?;
     if let Some(settings) = cluster {
         manager.join_cluster(evenkeel_cluster::start(settings, ServedPools(Arc::clone(&manager)))?);
     }
@@ -178,7 +179,7 @@ fn watch(mut watchdog: Watchdog, manager: Arc<Manager>) -> anyhow::Result<()> {
     thread::Builder::new()
         .name("evenkeel-watchdog".into())
         .spawn(watch)
-        .context("cannot start a thread for the watchdog")?;
+        .context("cannot start a thread for the watchdog; raise the limit of threads (ulimit -u)")?;
     Ok(())
 }
 
@@ -361,7 +362,8 @@ fn keep_hours_in_time(manager: &Arc<Manager>) -> anyhow::Result<()> {
             keep_hours(&manager);
         }
     };
-    thread::Builder::new().name("evenkeel-hours".into()).spawn(keep).context("cannot start a thread for hours")?;
+    let started = thread::Builder::new().name("evenkeel-hours".into()).spawn(keep);
+    started.context("cannot start a thread for limits with hours; raise the limit of threads (ulimit -u)")?;
     Ok(())
 }
 
@@ -380,7 +382,8 @@ pub(crate) fn reload_on_demand(reload: impl Fn(Sender) + Send + 'static) -> anyh
             systemd::notify(Condition::Ready);
         }
     };
-    thread::Builder::new().name("evenkeel-reload".into()).spawn(reload).context("cannot start a thread for reloads")?;
+    let started = thread::Builder::new().name("evenkeel-reload".into()).spawn(reload);
+    started.context("cannot start a thread for reloads; raise the limit of threads (ulimit -u)")?;
     Ok(demand)
 }
 

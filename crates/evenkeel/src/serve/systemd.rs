@@ -40,7 +40,7 @@ pub(crate) fn inherited() -> anyhow::Result<Sockets> {
     if pid.parse() != Ok(std::process::id()) {
         return Ok(Sockets::default());
     }
-    let count: RawFd = count.parse().with_context(|| format!("LISTEN_FDS={count} is not a number"))?;
+    let count: RawFd = count.parse().with_context(|| format!("LISTEN_FDS={count} is not a number; unset it"))?;
     if !(0..=MAX_SOCKETS).contains(&count) {
         bail!("LISTEN_FDS={count} is out of range: at most {MAX_SOCKETS} sockets can be inherited");
     }
@@ -50,8 +50,9 @@ pub(crate) fn inherited() -> anyhow::Result<Sockets> {
     for fd in FIRST..FIRST + count {
         // SAFETY: the service manager passes this descriptor to this process (LISTEN_PID is ours), and nothing else here owns it.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-        rustix::io::fcntl_setfd(&fd, rustix::io::FdFlags::CLOEXEC)
-            .context("LISTEN_FDS names a descriptor that is not open")?;
+        rustix::io::fcntl_setfd(&fd, rustix::io::FdFlags::CLOEXEC).context(
+            "LISTEN_FDS counts a socket that is not open; unset it, or start the server by its systemd unit",
+        )?;
         match names.next() {
             Some("status") => sockets.status = Some(fd.into()),
             Some("control") => sockets.control = Some(fd.into()),

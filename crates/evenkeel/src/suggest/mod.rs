@@ -87,7 +87,7 @@ fn of_device(path: &Path, args: &Args) -> anyhow::Result<Suggestion> {
     if target.is_in_use() && !args.yes {
         ask(path, period)?;
     }
-    output::complain(&format!("evenkeel: reads {} for {period}\n", path.display()));
+    output::complain(&format!("evenkeel: measuring {} by reads for {period}\n", path.display()));
     let cells = target.measure(period)?;
     let source = format!("{}, {}, by reads at random for {period}", path.display(), bytes(target.length()));
     let mut suggestion = judge::of(&source, "main", cells)?;
@@ -110,7 +110,7 @@ fn ask(path: &Path, period: Duration) -> anyhow::Result<()> {
     let mut answer = String::new();
     io::stdin().lock().read_line(&mut answer)?;
     if !answer.trim_start().starts_with(['y', 'Y']) {
-        bail!("nothing was read");
+        bail!("{} was not read, as the answer was no", path.display());
     }
     Ok(())
 }

@@ -31,7 +31,8 @@ pub(super) fn sample(state: &State) -> Sample {
     if tables.is_empty() {
         tables.push(Table { tab: Tab::Guarded, rows: Vec::new() });
     }
-    Sample { head: head(state), uptime_s: state.uptime_s, troubles: troubles(state), tables }
+    let past = Vec::new();
+    Sample { head: head(state), uptime_s: state.uptime_s, troubles: troubles(state), past, tables }
 }
 
 fn head(state: &State) -> Vec<String> {

@@ -4,7 +4,7 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use evenkeel_policy::health::{Level, Trouble};
+use evenkeel_policy::health::Trouble;
 use evenkeel_policy::verdict::Target;
 use serde::Serialize;
 
@@ -73,9 +73,9 @@ struct Line<'m> {
 #[derive(Debug, Serialize)]
 struct Ill<'m> {
     server: &'m str,
-    /// Of the past its sentence alone.
+    /// Of the past without a cure.
     #[serde(flatten)]
-    trouble: Trouble,
+    trouble: &'m Trouble,
 }
 
 /// Unix time now, in seconds.
@@ -149,13 +149,7 @@ fn of_row<'m>(server: &'m str, tab: Tab, row: &'m Row) -> Line<'m> {
     }
 }
 
-/// The troubles of a server or an agent, of the past as sentences alone.
-fn ills(model: &Model) -> Vec<Ill<'_>> {
-    let server = model.place.as_str();
-    let of_past = |because: &String| Trouble::new(Level::Warning, "", "", because.as_str(), "");
-    let troubles: Vec<Trouble> = match model.link {
-        Link::Past => model.sample.troubles.iter().map(of_past).collect(),
-        _ => model.troubles().to_vec(),
-    };
-    troubles.into_iter().map(|trouble| Ill { server, trouble }).collect()
+/// The troubles of a server or an agent.
+fn ills(model: &Model) -> impl Iterator<Item = Ill<'_>> {
+    model.troubles().iter().map(move |trouble| Ill { server: &model.place, trouble })
 }

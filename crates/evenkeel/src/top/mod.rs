@@ -46,7 +46,7 @@ mod view;
 
 use crate::control::Reach;
 use crate::health::with_cures;
-use crate::history::{self, wrapped, zone};
+use crate::history::{self, zone};
 use crate::output;
 use canvas::{Drawn, Look};
 use keys::After;
@@ -175,7 +175,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         return lines(args, &mut shown, interval);
     }
     let (models, sources): (Vec<Model>, Vec<Option<Source>>) = shown.into_iter().unzip();
-    let mut terminal = ratatui::try_init().context("cannot use the terminal")?;
+    let mut terminal = ratatui::try_init().context("cannot use the terminal; --once and --json need none")?;
     let screen = Screen { models, focus: 0, look: look(), drawn: Drawn::default() };
     let ended = screen.run(&mut terminal, sources, interval);
     ratatui::restore();
@@ -326,8 +326,7 @@ fn once(model: &Model) -> String {
     let mut buffer = Buffer::empty(area);
     view::draw(model, Look { once: true, colour: false, ..look() }, area, &mut buffer);
     let troubles = match model.link {
-        Link::Live => with_cures(model.troubles()),
-        Link::Past => model.sample.troubles.iter().map(|trouble| wrapped("", trouble, 2)).collect(),
+        Link::Live | Link::Past => with_cures(model.troubles()),
         Link::Waiting | Link::Lost { .. } => String::new(),
     };
     let gap = if troubles.is_empty() { "" } else { "\n" };
@@ -437,14 +436,15 @@ impl Screen {
 }
 
 fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> anyhow::Result<thread::JoinHandle<()>> {
-    thread::Builder::new().name(name.into()).spawn(work).context("cannot start a thread")
+    let started = thread::Builder::new().name(name.into()).spawn(work);
+    started.context("cannot start a thread; raise the limit of threads (ulimit -u)")
 }
 
 /// Releases the terminal and stops this process as Ctrl-Z does; takes the terminal again when the process is continued.
 fn suspend(terminal: &mut DefaultTerminal) -> anyhow::Result<()> {
     ratatui::restore();
     kill_process(getpid(), Signal::TSTP).context("cannot stop")?;
-    *terminal = ratatui::try_init().context("cannot use the terminal")?;
+    *terminal = ratatui::try_init().context("cannot use the terminal; --once and --json need none")?;
     Ok(())
 }
 

@@ -366,12 +366,12 @@ impl Model {
         self.history.get(&(tab, id.clone()))
     }
 
-    /// The troubles of the server or agent, worst first; empty before its first answer.
+    /// The troubles of the server or agent, or those of the past, worst first; empty before the first answer.
     pub(super) fn troubles(&self) -> &[Trouble] {
         match &self.answer {
             Some(Answer::Serve(state, _)) => &state.health.troubles,
             Some(Answer::Guard(state)) => &state.health.troubles,
-            None => &[],
+            None => &self.sample.past,
         }
     }
 

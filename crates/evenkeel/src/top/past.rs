@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use evenkeel_net::http::Place;
+use evenkeel_policy::health::{Health, Level, Trouble};
 use evenkeel_policy::history::{Event, EventKind, History, Series, Step};
 use evenkeel_policy::moment;
 use evenkeel_web::history::Query;
@@ -67,7 +68,7 @@ impl Recalled {
         let mut troubles = open(events, *at);
         if step.is_none() {
             let because = figures.gaps.last().map_or("nothing was recorded", |gap| gap.because.as_str());
-            troubles.insert(0, format!("no record: {because}"));
+            troubles.insert(0, Trouble::new(Level::Warning, "no_record", "", format!("no record: {because}"), ""));
         }
         let empty = Step::default();
         Sample {
@@ -76,17 +77,20 @@ impl Recalled {
                 "from the history".to_owned(),
             ],
             uptime_s: 0.0,
-            troubles,
+            troubles: Vec::new(),
+            past: troubles,
             tables: tables(step.unwrap_or(&empty), &newest),
         }
     }
 }
 
-/// The troubles that had begun and not ended, as sentences.
-fn open(events: &[Event], at: u64) -> Vec<String> {
+/// The troubles that had begun and not ended, worst first.
+fn open(events: &[Event], at: u64) -> Vec<Trouble> {
     let mut open: Vec<&Event> = Vec::new();
     for event in events.iter().filter(|event| event.at_s <= at) {
-        let other = |one: &&Event| (&one.about, &one.reason) != (&event.about, &event.reason);
+        // Two errors of one object may have different levels.
+        let same = (&event.about, &event.reason, &event.level);
+        let other = |one: &&Event| (&one.about, &one.reason, &one.level) != same;
         match event.kind {
             // One that goes on is recorded again.
             EventKind::TroubleBegins => {
@@ -99,13 +103,11 @@ fn open(events: &[Event], at: u64) -> Vec<String> {
             EventKind::Decision | EventKind::Stopped => {}
         }
     }
-    // The worst first.
-    open.sort_by_key(|event| event.level != CRITICAL);
-    let sentence = |event: &&Event| match event.about.as_str() {
-        "" => event.because.clone(),
-        about => format!("{about}: {}", event.because),
+    let trouble = |event: &Event| {
+        let level = if event.level == CRITICAL { Level::Critical } else { Level::Warning };
+        Trouble::new(level, &event.reason, event.about.as_str(), event.because.as_str(), "")
     };
-    open.iter().map(sentence).collect()
+    Health::of(open.into_iter().map(trouble).collect()).troubles
 }
 
 /// Pools and tenants in a step. `newest`: the newest decision about each, by pool and tenant.
@@ -220,7 +222,7 @@ mod tests {
         let recalled = recalled(steps, events);
         let sample = recalled.sample(moment::utc);
         assert_eq!(sample.head[0], "evenkeel at 2026-11-28 03:00:00");
-        assert!(sample.troubles.is_empty(), "{:?}", sample.troubles);
+        assert!(sample.past.is_empty(), "{:?}", sample.past);
         let [pools, tenants] = &sample.tables[..] else { panic!("{:?}", sample.tables) };
         assert_eq!((pools.rows.len(), pools.rows[0].iops), (1, Some(30.0)));
         let [shop] = &tenants.rows[..] else { panic!("{:?}", tenants.rows) };
@@ -248,9 +250,22 @@ mod tests {
             event(50, TroubleEnds, "io_errors", "volume a"),
         ];
         let sample = recalled(vec![second(10, Vec::new())], events).sample(moment::utc);
-        assert_eq!(sample.troubles[0], "no record: the server was not running");
-        assert!(sample.troubles.len() == 2 && sample.troubles[1].starts_with("volume b: "), "{:?}", sample.troubles);
+        let sentences: Vec<String> = sample.past.iter().map(Trouble::sentence).collect();
+        assert_eq!(sentences[0], "no record: the server was not running");
+        assert!(sentences.len() == 2 && sentences[1].starts_with("volume b: "), "{sentences:?}");
         assert!(sample.tables.iter().all(|table| table.rows.is_empty()));
+    }
+
+    #[test]
+    fn a_critical_trouble_is_shown_beside_a_warning_of_its_kind_and_object() {
+        let of_level =
+            |ago, kind, level: &str| Event { level: level.into(), ..event(ago, kind, "io_errors", "volume a") };
+        let levels = |events: &[Event]| open(events, AT).iter().map(|one| one.level).collect::<Vec<Level>>();
+        let (begins, ends) = (EventKind::TroubleBegins, EventKind::TroubleEnds);
+        let mut events = vec![of_level(90, begins, "critical"), of_level(60, begins, "warning")];
+        assert_eq!(levels(&events), [Level::Critical, Level::Warning]);
+        events.push(of_level(30, ends, "critical"));
+        assert_eq!(levels(&events), [Level::Warning]);
     }
 
     #[test]
@@ -265,7 +280,9 @@ mod tests {
             begins(500, "target_missed", "pool main", "warning"),
         ];
         let sample = recalled(vec![second(0, Vec::new())], events).sample(moment::utc);
-        let abouts: Vec<&str> = sample.troubles.iter().filter_map(|one| one.split(": ").next()).collect();
-        assert_eq!(abouts, ["volume a", "pool main"]);
+        let of = |one: &Trouble| (one.level, one.kind.clone(), one.about.clone());
+        let troubles: Vec<_> = sample.past.iter().map(of).collect();
+        let expected = [(Level::Critical, "io_errors", "volume a"), (Level::Warning, "target_missed", "pool main")];
+        assert_eq!(troubles, expected.map(|(level, kind, about)| (level, kind.to_owned(), about.to_owned())));
     }
 }

@@ -2,6 +2,7 @@
 
 use std::cmp::Ordering;
 
+use evenkeel_policy::health::Trouble;
 use evenkeel_policy::verdict::{Target, ThrottledBy, Verdict};
 use serde::Serialize;
 
@@ -259,8 +260,11 @@ pub(super) struct Sample {
     pub(super) head: Vec<String>,
     /// Time since the start of the server or agent, in seconds.
     pub(super) uptime_s: f64,
-    /// Troubles of the server or agent that do not show in a row, as sentences.
+    /// Troubles of the server or agent that do not show in a row, as sentences; empty for the past.
     pub(super) troubles: Vec<String>,
+    /// The lack of a record, and behind it all troubles at a moment of the past, worst first, without cures; empty for the
+    /// present, whose answer has them.
+    pub(super) past: Vec<Trouble>,
     /// The content of each view.
     pub(super) tables: Vec<Table>,
 }

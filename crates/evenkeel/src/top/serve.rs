@@ -44,6 +44,7 @@ pub(super) fn sample(state: &State, clients: &[ClientState], paces: &mut Paces) 
         head: head(state),
         uptime_s: state.uptime_s,
         troubles: troubles(state),
+        past: Vec::new(),
         tables: vec![
             Table { tab: Tab::Pools, rows: state.pools.iter().map(of_pool).collect() },
             Table { tab: Tab::Tenants, rows: tenants.collect() },

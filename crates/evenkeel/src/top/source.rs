@@ -123,5 +123,6 @@ impl Source {
 }
 
 fn parse<T: DeserializeOwned>(text: &str) -> anyhow::Result<T> {
-    serde_json::from_str(text).context("the server speaks another version of the API: use its version of evenkeel")
+    serde_json::from_str(text)
+        .context("the server speaks another version of the API: use the server's version of evenkeel")
 }

@@ -724,7 +724,8 @@ fn the_past_says_so_and_stays() {
     let row = Row { name: "shop".into(), of: "main".into(), iops: Some(70.0), ..Row::default() };
     let tables = vec![Table { tab: Tab::Tenants, rows: vec![row] }];
     let head = vec!["evenkeel at 2026-11-28 02:40:00".into()];
-    let sample = Sample { head, troubles: vec!["no record: it was off".into()], tables, ..Sample::default() };
+    let past = vec![Trouble::new(Level::Warning, "no_record", "", "no record: it was off", "")];
+    let sample = Sample { head, past, tables, ..Sample::default() };
     let model = Model::of_past("storage1".into(), sample);
     shows(&screen(&model), &["evenkeel at 2026-11-28 02:40:00", "PAST", "no record: it was off", ">shop", "70"]);
     let empty = Sample { tables: vec![Table { tab: Tab::Tenants, rows: Vec::new() }], ..Sample::default() };
@@ -785,9 +786,12 @@ fn a_line_of_json_has_the_figures_of_the_screen_and_the_troubles() {
 fn a_line_of_json_of_the_past_has_no_uptime_and_the_troubles_of_then() {
     let row = Row { name: "shop".into(), of: "main".into(), tenant: "shop".into(), iops: Some(70.0), ..Row::default() };
     let tables = vec![Table { tab: Tab::Tenants, rows: vec![row] }];
-    let sample = Sample { troubles: vec!["volume db: 12 requests failed".into()], tables, ..Sample::default() };
+    let past = vec![Trouble::new(Level::Critical, "io_errors", "volume db", "12 requests failed", "")];
+    let sample = Sample { past, tables, ..Sample::default() };
     let line = line_of(std::iter::once(&Model::of_past("storage1".into(), sample)));
     assert_eq!((&line["servers"][0]["link"], &line["servers"][0]["uptime_s"]), (&json!("past"), &Value::Null));
     assert_eq!((&line["tenants"][0]["iops"], &line["tenants"][0]["p99_ms"]), (&json!(70.0), &Value::Null));
-    assert_eq!(line["health"][0]["because"], json!("volume db: 12 requests failed"));
+    let [level, about, because] = ["level", "about", "because"].map(|key| &line["health"][0][key]);
+    assert_eq!((level, about), (&json!("critical"), &json!("volume db")));
+    assert_eq!(because, &json!("12 requests failed"));
 }

@@ -22,6 +22,8 @@ const WIDE: u16 = 120;
 const TREND_SAMPLES: usize = 60;
 /// Most lines of the worst trouble with its cure, on a screen of at least [`TALL`] lines.
 const TROUBLE_LINES: usize = 3;
+/// Mark at the end of a trouble that is cut.
+const CUT: &str = "...";
 /// Number of lines from which on the worst trouble may have several.
 const TALL: u16 = 20;
 /// Fewest lines of a server's section.
@@ -143,10 +145,15 @@ fn trouble(model: &Model, look: Look, area: Rect, buf: &mut Buffer) -> u16 {
     let more = if others.is_empty() { String::new() } else { format!(" (+{})", others.len()) };
     let room = usize::from(area.width).saturating_sub(2 + more.chars().count());
     let is_short = look.once || area.height < TALL || model.pane == Pane::Help;
-    let lines: Vec<String> = match is_short {
-        true => vec![first.chars().take(room).collect()],
-        false => wrap(first, room).into_iter().take(TROUBLE_LINES).collect(),
-    };
+    let most = if is_short { 1 } else { TROUBLE_LINES };
+    let mut lines = wrap(first, room);
+    if lines.len() > most {
+        lines.truncate(most);
+        if let Some(last) = lines.last_mut() {
+            let kept: String = last.chars().take(room.saturating_sub(CUT.len())).collect();
+            *last = format!("{}{CUT}", kept.trim_end());
+        }
+    }
     let mut y = 2;
     for (n, line) in lines.iter().enumerate() {
         let end = if n + 1 == lines.len() { more.as_str() } else { "" };
@@ -480,7 +487,13 @@ mod tests {
         assert!(words.contains(&format!("volume disk: {because}; what to do: {cure} (+1)")), "{shown}");
         let small = screen(health, 12);
         let line = |n: usize| small.lines().nth(n).unwrap_or_default();
-        assert!(line(2).starts_with(" volume disk: a sync failed") && line(2).ends_with(" (+1)"), "{small}");
+        assert!(line(2).starts_with(" volume disk: a sync failed") && line(2).ends_with("... (+1)"), "{small}");
         assert!(line(3).contains("Pools 0"), "{small}");
+        // A longer one has three lines, and the mark that there is more.
+        let long = Trouble::new(Level::Warning, "space", "", "it is so ".repeat(40), "");
+        let shown = screen(Health::of(vec![long]), 24);
+        let line = |n: usize| shown.lines().nth(n).unwrap_or_default();
+        assert!(!line(3).contains("...") && line(4).ends_with("..."), "{shown}");
+        assert!(line(5).contains("Pools 0"), "{shown}");
     }
 }

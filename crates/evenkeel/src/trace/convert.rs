@@ -70,6 +70,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     }
     super::warn_of_loss(&recording, &args.file);
     let all = recording.requests.len() as u64;
+    let repeated = recording.requests.iter().filter(|request| request.retried).count() as u64;
     let cannot_write = || format!("cannot write {}", args.output.display());
     let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&args.output);
     let mut out = BufWriter::new(file.with_context(cannot_write)?);
@@ -81,23 +82,35 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         Format::Msr => to_msr(&recording, &mut out),
     };
     let written = written.and_then(|count| out.flush().map(|()| count)).with_context(cannot_write)?;
-    if written < all {
-        let left_out = counted(all - written, "request");
-        output::complain(&format!("evenkeel: warning: {left_out} left out: {}\n", args.to.lacks()));
+    if let Some(left_out) = args.to.left_out(all - written, repeated) {
+        output::complain(&format!("evenkeel: warning: {left_out}\n"));
     }
     output::print(&format!("{} written to {}\n", counted(written, "request"), args.output.display()))
 }
 
 impl Format {
+    /// The warning about requests that are left out of a recording with so many repetitions; `None` if there are all.
+    fn left_out(self, requests: u64, repeated: u64) -> Option<String> {
+        let of_them = if repeated > 0 { format!(", {repeated} of them as repetitions") } else { String::new() };
+        (requests > 0).then(|| format!("{} left out{of_them}: {}", counted(requests, "request"), self.lacks()))
+    }
+
     /// The reason why the format leaves requests out.
     fn lacks(self) -> &'static str {
         match self {
             Self::Evenkeel => "a recording has all kinds of requests",
-            Self::Fio | Self::Fio2 | Self::Blkparse => {
-                "the format has reads, writes, flushes and trims alone, and all but flushes need a length, which \
-                 trims from traces of other programs do not have"
+            Self::Blkparse => {
+                "the format can only hold first attempts at reads, writes, flushes and trims, and all but flushes need \
+                 a length, which trims from traces of other programs do not have"
             }
-            Self::Msr => "the format has reads and writes with a length alone; fio and blkparse keep more kinds",
+            Self::Fio | Self::Fio2 => {
+                "the format can only hold first attempts at reads, writes, flushes and trims, none cancelled or \
+                 refused, and all but flushes need a length, which trims from traces of other programs do not have"
+            }
+            Self::Msr => {
+                "the format can only hold first attempts at reads and writes with a length, none of them cancelled or \
+                 refused; the formats fio and blkparse hold more kinds of requests"
+            }
         }
     }
 }
@@ -181,6 +194,32 @@ mod tests {
             recording.requests.iter().map(|r| (r.kind, r.offset, r.length)).collect()
         };
         assert_eq!(shape(&converted(Format::Fio2, None).expect("a trace")), shape(&own));
+    }
+
+    #[test]
+    fn repetitions_are_left_out_of_other_formats_and_counted() {
+        let mut writer = Writer::new(Vec::new(), &Head::default()).expect("a head");
+        for n in 0..4_u64 {
+            let request = Request { arrival_ns: n << 20, device_ns: 9_000, length: 4_096, ..Request::default() };
+            writer.write(&Item::Request(Request { retried: n == 2, ..request })).expect("written");
+        }
+        let folder = Folder::new();
+        let file = folder.file("a.rec", writer.finish().expect("written"));
+        let requests = |to| {
+            let output = folder.join("out");
+            let args = Args { file: file.clone(), output: output.clone(), to, anonymise: None, part: Part::default() };
+            run(&args).expect("written");
+            super::super::open(&output, &Part::default(), MOST_REQUESTS).expect("a trace").requests.len()
+        };
+        let all = [Format::Evenkeel, Format::Fio, Format::Fio2, Format::Blkparse, Format::Msr];
+        assert_eq!(all.map(requests), [4, 3, 3, 3, 3]);
+        let warning = Format::Msr.left_out(3, 1).expect("a warning");
+        assert!(
+            warning.starts_with("3 requests left out, 1 of them as repetitions: the format can only hold"),
+            "{warning}"
+        );
+        assert!(Format::Fio.left_out(1, 0).is_some_and(|warning| !warning.contains("repetitions")));
+        assert_eq!(Format::Evenkeel.left_out(0, 1), None);
     }
 
     #[test]

@@ -58,7 +58,7 @@ impl<R: BufRead> Foreign<R> {
                 (_, Some(Format::Blkparse)) if options.event == Event::Queue => options.event = Event::Issue,
                 ((_, Some(error)), _) => return Err(anyhow!("{error}")),
                 (_, Some(Format::Blkparse)) => {
-                    return Err(anyhow!("{file} has no request: of blkparse text events Q or D count, trace these"));
+                    return Err(anyhow!("{file} has no request: only blkparse events Q or D count; trace these"));
                 }
                 _ => return Err(anyhow!("{file} has no request: name a recording or a trace")),
             }
@@ -117,12 +117,12 @@ impl<R: BufRead> Foreign<R> {
         if let (lines @ 1.., Some(error)) = self.reader.skipped() {
             let (bad, good) = (counted(lines, "line"), counted(self.requests, "request"));
             ensure!(lines <= self.requests, "{error}; in all {bad} cannot be read beside {good}: is this a trace?");
-            self.warn(&format!("{error}; in all {bad} left out, each as a lost request"));
+            self.warn(&format!("{error}; in all {bad} cannot be read and count as lost requests"));
             self.pending.push_back(Item::Lost { requests: lines, from_ns: 0, to_ns: self.last_ns });
         }
         if self.early > 0 {
             self.warn(&format!(
-                "{}: {} from before the first line count as if sent with it; sort the lines by time",
+                "{}: {} with earlier times than the first line count as sent at its time; sort the lines by time",
                 self.file,
                 counted(self.early, "request")
             ));

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, ensure};
 use evenkeel_flight::statistics::{Statistics, Summary};
 use evenkeel_flight::{Error, Head, Item, Reader, Recording, Request, Table};
+use evenkeel_policy::config::DEFAULT_POOL;
 use evenkeel_policy::figures::counted;
 use evenkeel_policy::units::Duration as Length;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -98,7 +99,7 @@ pub(crate) fn open(path: &Path, part: &Part, most: usize) -> anyhow::Result<Reco
     let trace = Trace::open(path)?;
     let most = most_requests(trace.progress.length).min(most);
     let mut requests = Vec::new();
-    let mut recording = scan(trace, part, |request| {
+    let mut recording = scan(trace, part, None, |request| {
         ensure!(
             requests.len() < most,
             "{} has more than {most} requests, too many for its length or for memory: choose a part of it with \
@@ -113,27 +114,39 @@ pub(crate) fn open(path: &Path, part: &Part, most: usize) -> anyhow::Result<Reco
     Ok(recording)
 }
 
-/// Hands each request of a part of a trace to `keep`, and returns the recording without its requests.
+/// Hands each request of a part of a trace to `keep`, or each of them that went to `pool`, and returns the recording without its
+/// requests.
 ///
 /// # Errors
 /// A file that cannot be read, a part without requests of a file that has some, or an error of `keep`.
 fn scan(
     mut trace: Trace,
     part: &Part,
+    pool: Option<&str>,
     mut keep: impl FnMut(Request) -> anyhow::Result<()>,
 ) -> anyhow::Result<Recording> {
     let (window, mut first_ns, mut last_ns, mut is_empty) = (part.window(), None, 0, true);
     let head = trace.head().clone();
+    // For each volume, true if its requests are wanted.
+    let mut wanted: HashMap<u32, bool> = HashMap::new();
     let mut recording = Recording { head, names: Vec::new(), requests: Vec::new(), lost: 0, complete: false };
     while let Some(item) = trace.item()? {
         match item {
-            Item::Name(name) => recording.names.push(name),
+            Item::Name(name) => {
+                if name.table == Table::Volume {
+                    wanted.insert(name.number, is_pool(pool, &name.pool));
+                }
+                recording.names.push(name);
+            }
             Item::Request(request) => {
                 let since_ns = request.arrival_ns.saturating_sub(*first_ns.get_or_insert(request.arrival_ns));
                 last_ns = since_ns.max(last_ns);
                 if window.contains(&since_ns) {
                     is_empty = false;
-                    keep(request)?;
+                    let is_wanted = || wanted.get(&request.volume).copied().unwrap_or_else(|| is_pool(pool, ""));
+                    if pool.is_none() || is_wanted() {
+                        keep(request)?;
+                    }
                 }
             }
             Item::Lost { requests, from_ns, to_ns } => {
@@ -153,6 +166,12 @@ fn scan(
     );
     recording.complete = trace.is_complete();
     Ok(recording)
+}
+
+/// True if a volume in `pool`, which is empty if the recording names none, is in the pool that is wanted; without one in any.
+fn is_pool(wanted: Option<&str>, pool: &str) -> bool {
+    let pool = if pool.is_empty() { DEFAULT_POOL } else { pool };
+    wanted.is_none_or(|wanted| wanted == pool)
 }
 
 /// Sorts the requests of a recording by arrival, and measures its volumes.

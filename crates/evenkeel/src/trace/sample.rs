@@ -55,28 +55,36 @@ pub(crate) struct Sampled {
     pub(crate) left: u64,
 }
 
-/// Reads the requests of a recording, or of a trace of another program, that are simulated. A recording with more requests than
-/// the sample takes is read twice.
+/// Reads the requests of a recording, or of a trace of another program, that are simulated: those that went to `pool`, or all if
+/// there is no such request. A recording with more of them than the sample takes is read twice.
 ///
 /// # Errors
 /// A file that cannot be read, or a part without requests of a file that has some.
-pub(crate) fn open(path: &Path, sample: &Sample) -> anyhow::Result<Sampled> {
-    let trace = Trace::open(path)?;
+pub(crate) fn open(path: &Path, sample: &Sample, pool: Option<&str>) -> anyhow::Result<Sampled> {
+    read(Trace::open(path)?, path, sample, pool)
+}
+
+/// As [`open`]; `trace` is the file at `path` that was just opened.
+fn read(trace: Trace, path: &Path, sample: &Sample, pool: Option<&str>) -> anyhow::Result<Sampled> {
     let most = most_requests(trace.progress.length).min(sample.most);
     let (mut requests, mut count): (Vec<Request>, u64) = (Vec::new(), 0);
-    let mut recording = scan(trace, &sample.part, |request| {
+    let mut recording = scan(trace, &sample.part, pool, |request| {
         count += 1;
         if requests.len() < most {
             requests.push(request);
         }
         Ok(())
     })?;
+    if count == 0 && pool.is_some() {
+        // The error about the pool names those of the other requests. A larger sample would have none of the pool, either.
+        return read(Trace::open_again(path)?, path, sample, None).map(|all| Sampled { left: 0, ..all });
+    }
     let mut begins = vec![0];
     if count > most as u64 {
         requests.clear();
         let (every, length) = (count.div_ceil(RUNS).max(1), (most as u64 / RUNS).max(1));
         let mut number = 0;
-        recording = scan(Trace::open_again(path)?, &sample.part, |request| {
+        recording = scan(Trace::open_again(path)?, &sample.part, pool, |request| {
             // A recording that goes on has become longer.
             if is_taken(number, every, length) && requests.len() < most {
                 requests.push(request);
@@ -202,11 +210,39 @@ mod tests {
     }
 
     #[test]
+    fn a_sample_is_of_the_chosen_pool_alone() {
+        let mut writer = Writer::new(Vec::new(), &Head::default()).expect("a head");
+        for (number, pool) in [(0, "main"), (1, "quiet")] {
+            let (table, name, pool) = (Table::Volume, format!("v{number}"), pool.to_owned());
+            writer.write(&Item::Name(Name { table, number, name, pool, bytes: 1 << 30 })).expect("written");
+        }
+        for n in 0..20_000_u64 {
+            let volume = u32::from(n % 20 == 7);
+            writer.write(&Item::Request(Request { volume, ..request(n * 1_000) })).expect("written");
+        }
+        let folder = Folder::new();
+        let path = folder.file("pools.rec", writer.finish().expect("written"));
+        let of = |most, pool| {
+            let sampled = open(&path, &Sample { most, ..Sample::default() }, Some(pool)).expect("a recording");
+            let quiet = sampled.recording.requests.iter().filter(|request| request.volume == 1).count();
+            (sampled.recording.requests.len(), quiet, sampled.left, sampled.begins.len())
+        };
+        // All of a pool whose requests are few enough, and a sample of them otherwise.
+        assert_eq!(of(1_000, "quiet"), (1_000, 1_000, 0, 1));
+        assert_eq!(of(400, "quiet"), (400, 400, 600, 20));
+        assert_eq!(of(19_000, "main"), (19_000, 0, 0, 1));
+        assert_eq!(of(400, "other").2, 0, "a larger sample has none of this pool, either");
+        let error = Load::new(open(&path, &Sample::default(), Some("other")).expect("all").recording, Some("other"));
+        let error = error.expect_err("no such pool").to_string();
+        assert!(error.contains("its pools are main, quiet"), "{error}");
+    }
+
+    #[test]
     fn a_sample_has_the_figures_of_the_whole_recording() {
         let folder = Folder::new();
         let path = folder.file("long.rec", written(40_000));
         let recording = super::super::open(&path, &Part::default(), MOST_REQUESTS).expect("a recording");
-        let of = |most| open(&path, &Sample { most, ..Sample::default() }).expect("a recording");
+        let of = |most| open(&path, &Sample { most, ..Sample::default() }, None).expect("a recording");
         // As many as there are, and one fewer.
         assert_eq!(recording.requests.len(), 60_000);
         let whole = Sampled { recording, begins: vec![0], left: 0 };

@@ -91,6 +91,8 @@ fn without_descriptors_those_who_are_in_stay_and_others_wait(case: &Case) {
     session.ask("read -P 0x22 1M 1M", "read 1048576/1048576");
     let state = server.state();
     assert!(state["refused_connections_total"].as_u64() >= Some(1), "{state}");
+    let mut troubles = state["health"]["troubles"].as_array().expect("a list").iter();
+    assert!(troubles.any(|trouble| trouble["kind"] == "connections_refused"), "{state}");
     drop((session, last));
     until("the end of all connections", || (server.state()["connections"] == 0).then_some(()));
     server.stop();

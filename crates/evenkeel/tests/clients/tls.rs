@@ -331,7 +331,7 @@ fn a_reload_revokes_and_renews(case: &Case) {
     authority.issue("server", "server", 2);
     server.signal(Signal::HUP);
     server.until_logged("certificates changed");
-    server.until_logged("its certificate is not accepted any more");
+    server.until_logged("the client's certificate is no longer accepted");
     until("the revoked one gone, and no other", || (server.state()["connections"] == 1).then_some(()));
     case.fail(&["nbdinfo", "--size", &secure(&server, "memory", &bob)]);
     case.succeed(&["nbdinfo", "--size", &secure(&server, "memory", &alice)]);

@@ -161,7 +161,7 @@ fn tenants_and_pools_are_added_shown_and_removed() {
     succeed(&folder, &["tenant", "remove", "later", "--save"]);
     assert!(fail(&folder, &["tenant", "remove", "default"]).contains("cannot be removed"));
     let again = fail(&folder, &["tenant", "add", "web", "--weight", "2"]);
-    assert!(again.contains("[tenants.web] is there already") && again.contains("`set`"), "{again}");
+    assert!(again.contains("[tenants.web] exists already") && again.contains("`set`"), "{again}");
     let said = succeed(&folder, &["pool", "add", "fast", "--save"]);
     assert!(said.contains("pool fast added"), "{said}");
     let text = fs::read_to_string(&file).expect("text");

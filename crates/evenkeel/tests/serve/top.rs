@@ -155,7 +155,7 @@ fn the_state_says_what_got_how_much_and_what_binds() {
     let at_limit = |pool: &Value| pool["lately"]["throttled_by"]["cause"] == "pool_limit";
     let queued = |pool: &Value| pool["tenants"][1]["lately"]["throttled_by"]["cause"] == "pool_limit";
     let pool = states.find(|pool| at_limit(pool) && queued(pool)).expect("the limit binds within a minute");
-    let because = "pool main is at its limit of 100 IOPS, set by the operator";
+    let because = "the limit of 100 IOPS, set by the operator, spreads the requests of pool main over time";
     assert_eq!(pool["lately"]["because"], because);
     let database = &pool["tenants"][1]["lately"];
     assert!(

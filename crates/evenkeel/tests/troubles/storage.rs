@@ -117,7 +117,7 @@ fn memory_that_is_used_up() {
     let trouble = Trouble {
         kind: "buffer_memory",
         about: "",
-        cause: "of buffer memory are in use: requests wait for some",
+        cause: "of buffer memory are in use: requests wait for free memory",
         cure: "raise server.buffer_memory",
         recorded: "of buffer memory are in use",
     };

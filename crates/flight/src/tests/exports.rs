@@ -25,10 +25,13 @@ fn recording() -> Recording {
         Request { kind: Kind::Trim, offset: 1 << 20, length: 1 << 20, outcome: Outcome::Cancelled, ..request(400_000) };
     let empty = Request { length: 0, ..request(500_000) };
     let other = Request { kind: Kind::Other, ..request(600_000) };
+    let zero = Request { kind: Kind::Zero, offset: 1 << 20, length: 1 << 20, ..request(450_000) };
+    let repeated = Request { retried: true, ..request(480_000) };
+    let refused = Request { queue_ns: 0, device_ns: 0, outcome: Outcome::Failed(28), ..request(490_000) };
     Recording {
         head: Head { started_unix_ns: 1_000_000_000_000_000_000, ..Head::default() },
         names: vec![name(Table::Tenant, 1, "shop"), name(Table::Volume, 0, "db 1"), name(Table::Client, 3, "peer")],
-        requests: vec![request(10_000), write, flush, trim, empty, other],
+        requests: vec![request(10_000), write, flush, trim, zero, repeated, refused, empty, other],
         ..Recording::default()
     }
 }
@@ -51,9 +54,9 @@ fio version 3 iolog
 10 db_1 read 4096 4096
 250 volume-7 write 1000 100
 300 db_1 sync 0 0
-400 db_1 trim 1048576 1048576
-400 db_1 close
-400 volume-7 close
+450 db_1 trim 1048576 1048576
+450 db_1 close
+450 volume-7 close
 ";
     assert_eq!(text(|out| to_fio(&recording(), out)), expected);
 }
@@ -70,7 +73,7 @@ db_1 read 4096 4096
 volume-7 wait 250
 volume-7 write 1000 100
 db_1 sync 0 0
-db_1 wait 150
+db_1 wait 200
 db_1 trim 1048576 1048576
 db_1 close
 volume-7 close
@@ -104,6 +107,12 @@ fn blkparse_gets_the_events_of_each_request() {
         " 43,0    0        8     0.000301000     3  D FWS [shop]\n",
         " 43,0    0        9     0.000303000     3  C FWS 0 [0]\n",
         " 43,0    0       10     0.000400000     3  Q   D 2048 + 2048 [shop]\n",
+        " 43,0    0       11     0.000450000     3  Q   D 2048 + 2048 [shop]\n",
+        " 43,0    0       12     0.000452000     3  D   D 2048 + 2048 [shop]\n",
+        " 43,0    0       13     0.000490000     3  Q   R 8 + 8 [shop]\n",
+        " 43,0    0       14     0.000490000     3  D   R 8 + 8 [shop]\n",
+        " 43,0    0       15     0.000490000     3  C   R 8 + 8 [28]\n",
+        " 43,0    0       16     0.000552000     3  C   D 2048 + 2048 [0]\n",
     ];
     assert_eq!(text(|out| to_blkparse(&recording(), out)), expected.concat());
 }
@@ -115,7 +124,7 @@ fn requests_that_are_left_out_do_not_count_as_written() {
     let mut written = vec![to_fio(&recording, &mut out), to_fio_2(&recording, &mut out)];
     written.extend([to_msr(&recording, &mut out), to_blkparse(&recording, &mut out)]);
     let written: Vec<u64> = written.into_iter().map(|count| count.expect("memory can be written")).collect();
-    assert_eq!(written, [4, 4, 2, 4]);
+    assert_eq!(written, [4, 4, 2, 6]);
 }
 
 #[test]

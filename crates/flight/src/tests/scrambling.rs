@@ -79,3 +79,24 @@ fn names_are_replaced() {
     assert_eq!(scrambler.entry(&Name { pool: String::new(), ..volume }).pool, "");
     assert!(!format!("{scrambler:?}").contains(char::is_numeric), "the key is not shown");
 }
+
+#[test]
+fn connections_of_one_peer_stay_together() {
+    let scrambler = Scrambler::new(b"key");
+    let scrambled = |name: &str| {
+        let entry = Name { table: Table::Client, number: 5, name: name.into(), pool: String::new(), bytes: 0 };
+        scrambler.entry(&entry)
+    };
+    let host = |name: &Name| name.connection().map(|(host, _, identity)| format!("{host}{identity}"));
+    let names = ["10.0.0.1:5000", "10.0.0.1:5001", "10.0.0.2:5000", "10.0.0.1:5000 (alice)", "10.0.0.1:5001 (alice)"];
+    let found = names.map(scrambled);
+    let hosts = found.each_ref().map(host);
+    assert!(hosts.iter().all(Option::is_some), "{found:?}");
+    assert!(hosts[0] == hosts[1] && hosts[3] == hosts[4], "{found:?}");
+    assert!(hosts[0] != hosts[2] && hosts[0] != hosts[3], "{found:?}");
+    assert_eq!(found.iter().map(|name| name.name.as_str()).collect::<HashSet<&str>>().len(), names.len());
+    assert!(found.iter().all(|name| !name.name.contains("10.0") && !name.name.contains("alice")), "{found:?}");
+    for name in ["unix uid 1000", "unix", "cgroup-42"] {
+        assert_eq!(scrambled(name).connection(), None, "{name}");
+    }
+}

@@ -201,16 +201,18 @@ fn refuse_foreign(device: &str, root: Option<&Qdisc>) -> Result<(), Error> {
 
 fn no_qdisc(refused: qdisc::Refused) -> Error {
     match (refused.error, refused.what) {
-        (Errno::NOENT, "fq") => Error::Missing { what: "fq", module: "sch_fq" },
-        (Errno::NOENT, _) => Error::Missing { what: "htb", module: "sch_htb" },
+        (Errno::NOENT, "fq") => Error::Missing { what: "fq, which delays packets", module: "sch_fq" },
+        (Errno::NOENT, _) => Error::Missing { what: "htb, by which packets pass delayed ones", module: "sch_htb" },
         (e, _) => Error::kernel("make a queueing discipline", e),
     }
 }
 
 fn not_attached(device: &str, why: Refused) -> Error {
     match why {
-        Refused::Missing("cls_bpf") => Error::Missing { what: "cls_bpf, nor TCX (Linux 6.6)", module: "cls_bpf" },
-        Refused::Missing(module) => Error::Missing { what: "clsact, nor TCX (Linux 6.6)", module },
+        Refused::Missing("cls_bpf") => {
+            Error::Missing { what: "cls_bpf, which is needed without TCX (Linux 6.6)", module: "cls_bpf" }
+        }
+        Refused::Missing(module) => Error::Missing { what: "clsact, which is needed without TCX (Linux 6.6)", module },
         Refused::Ingress => Error::IngressInTheWay { device: device.to_owned() },
         Refused::Other(e) => Error::kernel("attach the BPF program to a network device", e),
     }

@@ -72,15 +72,15 @@ pub enum Error {
     AnotherAgent,
     /// Another user could take the lock that admits one agent per network namespace.
     #[error(
-        "{path} belongs to another user or is open to others, who could keep the agent from starting. Remove it; the \
-         agent makes it again, for root alone"
+        "{path}, which holds the agent's lock, belongs to another user or is open to others, who could keep the agent \
+         from starting. Remove it; the agent makes it again, for root alone"
     )]
     LockNotOurs {
         /// Path of the lock file or of its folder.
         path: PathBuf,
     },
     /// Any other error that the kernel returned.
-    #[error("cannot {doing}: {cause}")]
+    #[error("cannot {doing}: {cause}; if the kernel lacks a part that this needs, `evenkeel check FILE` names it")]
     Kernel {
         /// The attempted action, as an infinitive for the message.
         doing: &'static str,
@@ -130,7 +130,7 @@ pub enum Error {
     },
     /// Some settings could not be restored to their values before the agent.
     #[error(
-        "{} could not be restored; the journal keeps what is left for the next start of the agent, or for \
+        "{} could not be restored, and is still in the journal; the next start of the agent tries again, as does \
          `evenkeel guard reset` while no agent runs",
         counted(*failures as u64, "setting")
     )]

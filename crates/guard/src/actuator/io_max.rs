@@ -66,7 +66,7 @@ impl Limits {
         Self { rbps, wbps, riops, wiops }
     }
 
-    /// True if every limit is as set as in `other`, and differs from that in `other` by at most the fraction `part`.
+    /// True if the same limits are set as in `other`, and each differs from that in `other` by at most the fraction `part`.
     pub fn is_near(&self, other: &Self, part: f64) -> bool {
         self.all().into_iter().zip(other.all()).all(|both| match both {
             (None, None) => true,
@@ -89,7 +89,7 @@ impl Limits {
     fn parse<'a>(words: impl Iterator<Item = &'a str>) -> Result<Self, String> {
         let mut limits = Self::NONE;
         for word in words {
-            let (key, value) = word.split_once('=').ok_or_else(|| format!("{word:?} is not a limit"))?;
+            let (key, value) = word.split_once('=').ok_or_else(|| format!("{word:?} is no limit such as rbps=1000"))?;
             let limit = match key {
                 "rbps" => &mut limits.rbps,
                 "wbps" => &mut limits.wbps,

@@ -50,8 +50,8 @@ impl QueueLength {
         self.before
     }
 
-    /// The value that another program has set since the agent's last change; until the agent's value is back, the agent
-    /// leaves the setting alone. `None` if there is none.
+    /// The value that another program has set since the agent's last change; the agent does not change the setting until its
+    /// own value is back. `None` while no other program has set a value.
     pub fn foreign(&self) -> Option<&str> {
         self.foreign.as_deref()
     }
@@ -71,8 +71,8 @@ impl QueueLength {
         self.queue.path.exists()
     }
 
-    /// True if the setting still has a value that an earlier run of the agent left, because it could not be restored; such a
-    /// setting is left alone.
+    /// True if the setting still has a value that an earlier run of the agent left, because it could not be restored; the
+    /// agent does not change such a setting.
     pub fn is_left(&self, journal: &Journal) -> bool {
         journal.left().contains(&self.setting())
     }

@@ -97,7 +97,7 @@ impl Lowering<'_, '_> {
             return;
         }
         if self.lowered.config.ceph.is_some() {
-            let message = "another pool has OSDs already, and one pool holds all OSDs of a host; name them there, or leave \"osd\" out of enforce";
+            let message = "another pool has OSDs already, and one pool holds all OSDs of a host; name these OSDs in that pool, or leave \"osd\" out of enforce";
             return self.fault(&["pools", name, "devices"], message);
         }
         if osds.contains(&"") {

@@ -89,8 +89,8 @@ impl LocalTenant {
 
     /// The reason for the limits of a group that uses up its part of the tenant's limit, as a sentence.
     pub fn limit_reason(&self) -> String {
-        let of = if self.each { "" } else { ", which its groups share by their use" };
-        format!("it is at its part of the limit {} of tenant {}{of}", self.limit, self.name)
+        let of = if self.each { "" } else { ", which the tenant's groups share by their use" };
+        format!("the group is at its part of the limit {} of tenant {}{of}", self.limit, self.name)
     }
 
     /// Name, in records, of the tenant to which a group belongs: this one's, or with [`Self::each`] the group's own.

@@ -362,19 +362,19 @@ impl Lowering<'_, '_> {
             let only_elsewhere =
                 pool.enforce.as_ref().is_some_and(|points| points.iter().all(|point| *point == Enforcement::Queue));
             let why = if only_elsewhere {
-                "enforce leaves it to `evenkeel serve`"
+                "enforce leaves the pool to `evenkeel serve`"
             } else if has_slots(pool) && pool.devices.is_empty() && !self.slotted.is_empty() {
-                "it names no devices, as it must if another pool has slots too"
+                "the pool names no devices, as each pool must if another pool has slots too; add devices"
             } else if has_slots(pool) {
-                "no tenant names a device of it (match = [\"device:PATH\"])"
+                "no tenant names a device of the pool (match = [\"device:PATH\"])"
             } else if pool.enforce.is_some() {
-                "none of the points in its key enforce applies to it"
+                "none of the points in the key enforce applies to the pool"
             } else if self.is_served(name, pool) {
-                "`evenkeel serve` has volumes on it, and it has no devices"
+                "`evenkeel serve` has volumes on the pool, and the pool has no devices"
             } else if pool.devices.is_empty() {
-                "it has neither devices nor a latency target"
+                "the pool has neither devices nor a latency target"
             } else {
-                "it has no latency target, and no tenant with control groups (match = [\"cgroup:PATH\"]) has a guarantee or a limit"
+                "the pool has no latency target, and no tenant with control groups (match = [\"cgroup:PATH\"]) has a guarantee or a limit"
             };
             return self.note(&["pools", name], format!("nothing to enforce here: {why}"));
         }
@@ -433,9 +433,9 @@ impl Lowering<'_, '_> {
             .iter()
             .any(|row| row.tenant.as_deref() == Some(name) && row.precedence == Some(Precedence::Reservation));
         let taken = if self.lowered.config.cluster.has_totals() {
-            "sets only a floor for the throttles of this host, which does not reorder requests: the whole reservation, as its requests here do not count in the total over the cluster"
+            "only bounds throttling here: the agent leaves the tenant at least the whole reservation, as the tenant's requests here do not count in the total over the cluster; only `evenkeel serve` serves reserved requests first"
         } else {
-            "sets only a floor for the throttles of this host, which does not reorder requests"
+            "only bounds throttling here: the agent leaves the tenant at least the reservation; only `evenkeel serve` serves reserved requests first"
         };
         let is_limit = |row: &&Row| (row.point, row.precedence) == (Enforcement::Cgroup, Some(Precedence::TenantLimit));
         let limited = rows.iter().filter(is_limit).any(|row| row.tenant.as_deref() == Some(name));

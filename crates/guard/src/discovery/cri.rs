@@ -87,13 +87,13 @@ pub struct Marks {
     pub annotations: BTreeMap<String, String>,
 }
 
-/// An error because of which the marks of pods are not known.
+/// An error because of which labels and annotations of pods are not known.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// No runtime has a socket at a known path.
+    /// No container runtime has a CRI socket at a known path.
     #[error("no container runtime has a CRI socket at {} or the like", Path::new("/").join(SOCKETS[0]).display())]
     Absent,
-    /// The socket cannot be used.
+    /// The container runtime's socket cannot be used.
     #[error("cannot ask the container runtime at {}: {cause}", .path.display())]
     Io {
         /// Path of the socket.

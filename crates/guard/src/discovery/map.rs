@@ -48,7 +48,7 @@ evenkeel_control::named!(Server: Lio "LIO", Tgt "tgt", Nvmet "nvmet", NbdServer 
 pub enum KnownBy {
     /// The target knows the session and its address.
     Session,
-    /// The connection belongs to what serves this volume and nothing else.
+    /// The connection belongs to a server process that serves this volume alone.
     Connection,
     /// Only one connected address belongs to no other session, so the session is from that address.
     Elimination,
@@ -64,10 +64,10 @@ evenkeel_control::named!(KnownBy: Session "session", Connection "connection", El
 /// A TCP connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 pub struct Connection {
-    /// Our end.
+    /// Address and port on this host.
     #[schemars(with = "String")]
     pub local: SocketAddr,
-    /// The client's end.
+    /// Address and port of the client.
     #[schemars(with = "String")]
     pub remote: SocketAddr,
 }
@@ -81,14 +81,14 @@ pub struct Link {
     pub target: String,
     /// The volume in the target.
     pub volume: String,
-    /// Block device or file that holds it.
+    /// Path of the block device or file that holds the volume.
     pub path: Option<PathBuf>,
     /// The kernel's name of the block device at or below `path`.
     pub device: Option<String>,
     /// Number of the block device `device`, `MAJOR:MINOR`.
     #[serde(skip)]
     pub number: Option<DeviceNumber>,
-    /// The pool that saturates.
+    /// Name of the pool on which the volume is.
     pub pool: Option<String>,
     /// The client's address.
     pub client: Option<IpAddr>,
@@ -102,7 +102,7 @@ pub struct Link {
     pub counters: Option<PathBuf>,
 }
 
-/// Something that an operator should know about the map.
+/// A note for the operator on an uncertain or missing fact of the map.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Note {
     /// The kind, for programs: `ambiguous_address`, `several_names`, `several_addresses`, `unknown_device`,
@@ -119,11 +119,11 @@ pub struct PoolEntry {
     pub name: String,
     /// `volume group`, `array`, `multipath device`, `disk`, or `configured`.
     pub kind: String,
-    /// Devices on the pool that are served.
+    /// Devices on the pool that targets serve as volumes.
     pub devices: Vec<String>,
 }
 
-/// Everything that is known about who reaches what.
+/// The map: which client reaches which volume, on which device and pool.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Map {
     /// Volumes and their clients.
@@ -136,7 +136,7 @@ pub struct Map {
     /// Ceph's OSDs, if they were looked for.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub osds: Vec<OsdEntry>,
-    /// Uncertain or missing facts.
+    /// Notes on uncertain or missing facts.
     pub notes: Vec<Note>,
     /// Connections from the address of a client, if they belong to none of the client's links. Clients that have a link with
     /// unknown connections are left out.

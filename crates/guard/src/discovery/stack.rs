@@ -159,7 +159,7 @@ fn of_file<'t>(roots: &Roots, topology: &'t Topology, name: &str) -> Result<&'t 
     let Some(mount) = mount else { return Err(NotUsable::NoDevice(name.to_owned())) };
     let refused = |why| NotUsable::FileSystem { path: name.to_owned(), kind: mount.kind.clone(), why };
     match mount.kind.as_str() {
-        "btrfs" => Err(refused("which combines devices by itself and has a number that is no device's")),
+        "btrfs" => Err(refused("which combines devices by itself, so that the device of a file is unknown")),
         "zfs" => Err(refused("whose own threads read and write for all groups, so that none can be throttled")),
         _ => topology
             .by_number(mount.device)
@@ -181,6 +181,11 @@ fn stand_on(topology: &Topology, device: &Device, depth: u32, found: &mut BTreeM
             found.insert(device.name.clone(), device.number);
         }
     }
+}
+
+/// Numbers of the device with this number, of all devices below it, and of their partitions; empty if there is no such device.
+pub fn whole(roots: &Roots, number: DeviceNumber) -> Vec<DeviceNumber> {
+    limited(roots, number).map(|device| device.whole).unwrap_or_default()
 }
 
 /// The device with this number, with all devices below it; of a partition its disk.

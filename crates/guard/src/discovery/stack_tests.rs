@@ -96,6 +96,9 @@ fn reads_are_timed_in_the_device_itself_and_all_devices_below_are_known() {
     assert_eq!(texts(found("safe").timed), ["4091:2"]);
     assert_eq!(texts(found("safe").whole), ["4091:2", "4090:16"]);
     assert_eq!(texts(found("ekdm-1").whole), ["4091:1", "4090:0", "4090:1", "4090:16"]);
+    let whole = |number: &str| texts(whole(&host.roots(), number.parse().unwrap()));
+    assert_eq!(whole("4091:3"), ["4091:3", "4091:2", "4090:16"]);
+    assert!(whole("4091:4").is_empty());
 }
 
 #[test]

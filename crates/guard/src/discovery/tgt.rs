@@ -49,7 +49,7 @@ pub fn ask(roots: &Roots) -> Option<Result<String, String>> {
         .ok()?
         .iter()
         .any(runs)
-        .then(|| run_tool().map_err(|problem| format!("tgt runs, but tgtadm {problem}; its clients are unknown")))
+        .then(|| run_tool().map_err(|problem| format!("tgt runs, but tgtadm {problem}; clients of tgt are unknown")))
 }
 
 fn run_tool() -> Result<String, String> {
@@ -107,7 +107,7 @@ pub fn parse(text: &str) -> Result<Vec<Target>, Fault> {
             continue;
         }
         let fault = |problem: String| Fault::new(index + 1, problem);
-        let target = targets.last_mut().ok_or_else(|| fault("stands before the first target".into()));
+        let target = targets.last_mut().ok_or_else(|| fault("this line stands before any target".into()));
         match (indent, key) {
             (12, "Initiator") => {
                 let initiator = value.split(" alias: ").next().unwrap_or(value).trim().to_owned();
@@ -116,7 +116,8 @@ pub fn parse(text: &str) -> Result<Vec<Target>, Fault> {
             (16, "IP Address") => {
                 let address = lio::address(value.trim());
                 let address = address.ok_or_else(|| fault(format!("{value:?} is not an IP address")))?;
-                let session = target?.sessions.last_mut().ok_or_else(|| fault("stands before an initiator".into()))?;
+                let session =
+                    target?.sessions.last_mut().ok_or_else(|| fault("this address has no initiator".into()))?;
                 if !session.addresses.contains(&address) {
                     session.addresses.push(address);
                 }

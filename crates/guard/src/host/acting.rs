@@ -28,7 +28,7 @@ impl Acting {
     pub fn start(settings: Option<Settings>, journal_path: &Path, say: Say) -> Result<Self, Error> {
         let mut journal = Journal::open_within(journal_path, restore::SENTINEL_LIMIT)?;
         if !journal.is_clear() {
-            tracing::warn!("an earlier run did not restore all settings: the agent does it now");
+            tracing::warn!("an earlier run left settings changed: the agent restores them now");
             restore::begin(&mut journal, say);
         }
         let plan = settings.map(Plan::new).transpose()?;
@@ -55,7 +55,7 @@ impl Acting {
             && delay.set(now, delays)?.repaired
         {
             tracing::warn!(
-                "another program removed the queueing discipline or the BPF program of a device: the agent restored it"
+                "another program removed the agent's queueing discipline or BPF program from a network device: the agent made it again; stop that program"
             );
         }
         Ok(())

@@ -49,7 +49,7 @@ pub enum Error {
     /// An enforcement point of a pool cannot be prepared.
     #[error(transparent)]
     Unable(#[from] Unable),
-    /// Decisions cannot take effect.
+    /// Settings cannot be changed, so that decisions would have no effect.
     #[error("nothing can be throttled; only --dry-run works, which measures and changes nothing: {0}")]
     Act(actuator::Error),
     /// OSDs cannot be reached.

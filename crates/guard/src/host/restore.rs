@@ -64,7 +64,7 @@ pub fn leftovers(journal: &Path, say: Say) {
     }
     match Journal::open(journal) {
         Ok(mut journal) if !journal.is_clear() => {
-            tracing::warn!("an earlier run did not restore all settings: the agent does it now");
+            tracing::warn!("an earlier run left settings changed: the agent restores them now");
             if let Err(error) = report(journal.restore_all(), say) {
                 tracing::warn!("{error}");
             }
@@ -93,8 +93,8 @@ pub(super) fn report(results: Restoration, say: Say) -> Result<(), Error> {
         };
         let text = match result {
             Ok(Restored::Done) => format!("{name}: restored"),
-            Ok(Restored::Nothing) => format!("{name}: was as before"),
-            Ok(Restored::Foreign { found }) => format!("{name}: left alone: another program set it to {found:?}"),
+            Ok(Restored::Nothing) => format!("{name}: no change needed: has its earlier value, or is gone"),
+            Ok(Restored::Foreign { found }) => format!("{name}: not restored: another program set it to {found:?}"),
             Err(e) => {
                 failures += 1;
                 format!("{name}: {e}")

@@ -90,7 +90,7 @@ impl GroupReads {
             Ok(times) => Ok((times, Sense::Groups)),
             Err(error) => {
                 tracing::warn!(
-                    "reads of control groups cannot be distinguished, and all reads of a device count: {error}"
+                    "reads of single control groups cannot be timed, so latency targets are for all reads of a device: {error}"
                 );
                 ReadTimes::start(&events, histograms).map(|times| (times, Sense::Device))
             }
@@ -100,7 +100,7 @@ impl GroupReads {
             Err(error) if locals.iter().any(Local::wants_percentile) => Err(error),
             Err(error) => {
                 tracing::warn!(
-                    "reads of control groups are not timed, and the mean of all reads of a device counts: {error}"
+                    "single reads cannot be timed, so latency targets are for the mean of all reads of a device: {error}"
                 );
                 Ok(started(None))
             }

@@ -87,7 +87,7 @@ impl Shared {
         };
         if self.map_due.is_some_and(|due| age > OLD_MAP * due) {
             let message = format!(
-                "the last search for clients and devices ended {:.0} s ago: the present one takes long, perhaps because a target's tool or a file in /proc does not answer; newer clients are not throttled",
+                "the last search for clients and devices ended {:.0} s ago: the present search takes long, perhaps because a target's tool or a file in /proc does not answer; clients that connected since are not throttled",
                 age.as_secs_f64()
             );
             state.notes.push(Note { kind: "old_map".into(), message });

@@ -153,7 +153,7 @@ impl Host {
     }
 
     /// Runs the loop until `stop` is set; unpark this thread after setting it. For the watchdog, the loop calls `alive` at
-    /// every turn, and at least once in each time `at_least`, if given.
+    /// every turn, at intervals of at most `at_least`; `None` sets no longest interval.
     pub fn keep(&mut self, stop: &AtomicBool, at_least: Option<Duration>, mut alive: impl FnMut(Instant)) {
         let mut due = Instant::now() + self.interval;
         let mut snmp = self.diskstats.as_ref().and_then(|_| sensors::open_segments());
@@ -234,7 +234,10 @@ impl Policies {
         };
         let fixed = running.needs_restart(&config, has_joined);
         if !fixed.is_empty() {
-            tracing::error!("policy refused, the one in force stays: restart the agent for {}", fixed.join(", "));
+            tracing::error!(
+                "the new policy is not applied and the earlier one stays in force: restart the agent for {}",
+                fixed.join(", ")
+            );
             return;
         }
         doubts.iter().for_each(|doubt| tracing::warn!("{doubt}"));
@@ -258,7 +261,7 @@ fn take_policy(shared: &mut Shared, config: &Config, actor: &Actor, configured: 
             tracing::info!("reloaded: pools {} changed", changed.join(", "));
             errors.0.iter().for_each(|error| shared.failed(error));
         }
-        Err(error) => tracing::error!("policy refused, the one in force stays: {error}"),
+        Err(error) => tracing::error!("the new policy is not applied and the earlier one stays in force: {error}"),
     }
 }
 

@@ -18,13 +18,14 @@ const SEE_MAP: &str =
 pub fn of_agent(state: &State) -> Health {
     let mut troubles = Vec::new();
     if !state.acting {
-        let because = format!("nothing takes effect: {}", state.acting_reason);
+        let because = format!("the agent throttles nothing: {}", state.acting_reason);
         let cure = "start the agent without --dry-run, as root; `evenkeel check FILE` names what the host lacks";
         troubles.push(Trouble::new(Level::Warning, "not_acting", "", because, cure));
     }
     let is_recent = state.last_error_age_s.is_some_and(|age_s| age_s < RECENT_S);
     if let Some(error) = state.last_error.as_ref().filter(|_| is_recent) {
-        let because = format!("errors since the start: {}, the last: {error}", state.errors_total);
+        let errors = counted(state.errors_total, "error");
+        let because = format!("{errors} since the start of the agent, the last: {error}");
         troubles.push(Trouble::new(
             Level::Warning,
             "error",
@@ -53,11 +54,11 @@ fn of_note(kind: &str, about: &str, message: &str) -> Trouble {
         "old_map" => (message, "look for the tool or file that does not answer: try `evenkeel guard discover`"),
         "other_namespace" => message.rsplit_once(". ").unwrap_or((message, SEE_MAP)),
         "other_namespaces" => (message, "run an agent of its own in each network namespace that has targets"),
-        "retransmits" => (message, "if it stays, look for losses on the way to the clients, or lower agent.max_delay"),
+        "retransmits" => (message, "look for packet losses on the way to the clients, or lower agent.max_delay"),
         "several_addresses" => (message, "give the client one address, if it is to be throttled as one"),
         "several_names" => (message, "give each client its own address, if it is to be throttled by itself"),
         "unknown_device" => (message, "keep the volume on a disk of this host, if its clients are to be throttled"),
-        "unreadable" => (message, "run the agent as root; if it is, report the file, whose format is not known"),
+        "unreadable" => (message, "run the agent as root; if it runs as root, report this message and the file"),
         _ => message.rsplit_once("; ").unwrap_or((message, SEE_MAP)),
     };
     Trouble::new(Level::Warning, kind, about, because, cure)
@@ -78,43 +79,43 @@ fn of_device(faulty: &Faulty) -> Trouble {
             lost,
             "io_errors",
             format!("{device} is {state}: every request to it fails{others}"),
-            format!("look for its errors in {log}; mend its connection, or replace it"),
+            format!("look for errors of {device} in {log}; mend its connection, or replace the device"),
         ),
         Fault::Waits(state) => (
             lost,
             "stalled",
             format!("{device} is {state}: requests to it wait{others}"),
             match state.as_str() {
-                "suspended" => format!("end the work on it, or `dmsetup resume /dev/{device}`"),
-                _ => format!("look for it in {log}; of a remote disk look at its target and at the network"),
+                "suspended" => format!("end the operation that suspended it, or `dmsetup resume /dev/{device}`"),
+                _ => format!("look for {device} in {log}; if it is a remote disk, check its target and the network"),
             },
         ),
         Fault::Failed { commands, since, last } => (
             Level::Warning,
             "io_errors",
             format!(
-                "{} of {device} failed in the last {}, the last of them {} ago; some may have been repeated",
+                "{} of {device} failed in the last {}, the last of them {} ago; the kernel may have repeated some",
                 counted(*commands, "command"),
                 uptime(since.as_secs_f64()),
                 uptime(last.as_secs_f64())
             ),
-            format!("look for its errors in {log}, and at its condition: `smartctl -a /dev/{device}`"),
+            format!("look for errors of {device} in {log}, and check its health: `smartctl -a /dev/{device}`"),
         ),
         Fault::Degraded(missing) => (
             Level::Warning,
             "degraded",
-            format!("{device} lacks {}: another failure may lose data", counted(*missing, "disk")),
-            format!("replace what has failed: `mdadm --detail /dev/{device}`"),
+            format!("the array {device} lacks {}: another failure may lose data", counted(*missing, "disk")),
+            format!("replace the failed disk, which `mdadm --detail /dev/{device}` shows"),
         ),
         Fault::FileSystem(errors) => (
             Level::Warning,
             "file_system",
             format!("ext4 on {device} has found {} since its last check", counted(*errors, "error")),
-            format!("look for them in {log}; unmount and check it: `e2fsck -f /dev/{device}`"),
+            format!("look for the errors in {log}; unmount the file system and run `e2fsck -f /dev/{device}`"),
         ),
     };
     let pools: Vec<&str> = pools.iter().map(String::as_str).collect();
-    Trouble::new(level, kind, format!("pool {}", pools.join(", ")), because, cure)
+    Trouble::new(level, kind, format!("pool {}", pools.join(", ")), because, cure).of_part(device.as_str())
 }
 
 fn about(pool: &PoolState) -> String {
@@ -133,14 +134,14 @@ const OF_PACKETS: Cures = Cures {
     signal_lost: "check that the devices of the pool are there: `evenkeel guard status`",
     unachievable: "raise the target, move load away, or use a faster device: all clients that may be throttled are throttled",
     ineffective: "throttling clients does not lower the latency: look for load of this host itself on the devices, `evenkeel top`",
-    missed: "wait some seconds for the controller; if it stays, `evenkeel top --view clients` shows the load of each",
+    missed: "wait some seconds for the controller; if the target stays missed, `evenkeel top --view clients` shows each client's load",
 };
 
 const OF_LOCAL: Cures = Cures {
     signal_lost: "check that the device of the pool is there: `evenkeel guard status`",
     unachievable: "raise the target, move load away, or use a faster device: all groups that may be throttled are throttled",
     ineffective: "look for load of groups that no tenant names (`systemd-cgtop`), and name them in match of a tenant",
-    missed: "wait some seconds for the controller; if it stays, `evenkeel top --view groups` shows which group has most load",
+    missed: "wait some seconds for the controller; if the target stays missed, `evenkeel top --view groups` shows each group's load",
 };
 
 /// The trouble of a pool with its latency target; `None` without a target.
@@ -166,7 +167,8 @@ fn of_cgroups(pool: &PoolState, at: &CgroupState, troubles: &mut Vec<Trouble>) {
     for group in &at.groups {
         let about = format!("tenant {} in {}", group.tenant, about(pool));
         if let Some(limit) = &group.foreign_limit {
-            let lost = if pool.reads.is_some() { "it is not throttled" } else { "its guarantee is not enforced" };
+            let lost =
+                if pool.reads.is_some() { "the group is not throttled" } else { "the guarantee is not enforced" };
             let because = format!("another program has limited {}: {limit}; {lost}", group.group);
             let cure = match pool.reads {
                 Some(_) => "remove that limit from io.max, and restart the agent",
@@ -177,7 +179,9 @@ fn of_cgroups(pool: &PoolState, at: &CgroupState, troubles: &mut Vec<Trouble>) {
         }
         for of in group.guarantees().filter(|of| verdict::of_guarantee(of).verdict.is_missed()) {
             let cure = "lower the guarantees on this device until it can meet them all, or use a faster device";
-            troubles.push(Trouble::new(Level::Warning, "target_missed", about.as_str(), &of.because, cure));
+            let missed = Trouble::new(Level::Warning, "target_missed", about.as_str(), &of.because, cure);
+            // Reads and writes have guarantees of their own.
+            troubles.push(missed.of_part(of.of.as_str()));
         }
     }
 }
@@ -197,10 +201,14 @@ fn of_queues(pool: &PoolState, at: &QueueDepthState, troubles: &mut Vec<Trouble>
         }
         for queue in &volume.queues {
             let Some(value) = &queue.foreign else { continue };
-            let because =
-                format!("another program has set {} of {} to {value}: it is left alone", queue.setting, queue.disk);
-            let cure = "stop that program, or take the volume out of the policy";
-            troubles.push(Trouble::new(Level::Warning, "foreign_limit", about.as_str(), because, cure));
+            let because = format!(
+                "another program has set {} of {} to {value}: the agent does not change it",
+                queue.setting, queue.disk
+            );
+            let cure = "stop that program, or remove the volume's device from the tenant's match";
+            let foreign = Trouble::new(Level::Warning, "foreign_limit", about.as_str(), because, cure);
+            // A volume with several paths has several queues.
+            troubles.push(foreign.of_part(format!("{} {}", queue.disk, queue.setting)));
         }
     }
 }
@@ -209,7 +217,7 @@ fn of_osd(pool: &PoolState, at: &OsdState) -> Option<Trouble> {
     let cure = match at.condition.as_str() {
         "absent" => "start the OSD, or take it out of the policy",
         "foreign" => "stop the program that sets the OSD's throttle, or take the OSD out of the policy",
-        "late" | "unusable" => "see the OSD's log; its admin socket must answer the agent",
+        "late" | "unusable" => "see the OSD's log for the reason: its admin socket must answer the agent",
         _ => return None,
     };
     let because = at.problem.as_ref().unwrap_or(&pool.lately.because);
@@ -222,7 +230,7 @@ mod tests {
     use evenkeel_policy::verdict::Lately;
 
     use super::*;
-    use crate::loops::record::{At, GroupState};
+    use crate::loops::record::{At, GroupState, QueueState, VolumeState};
 
     fn state(pool: PoolState) -> State {
         State { acting: true, pools: vec![pool], ..State::default() }
@@ -267,7 +275,7 @@ mod tests {
         (failed.errors_total, failed.last_error, failed.last_error_age_s) = (3, Some("EIO".into()), Some(59.0));
         assert_eq!(
             found(&failed),
-            [(Level::Warning, "error".to_owned(), "errors since the start: 3, the last: EIO".to_owned())]
+            [(Level::Warning, "error".to_owned(), "3 errors since the start of the agent, the last: EIO".to_owned())]
         );
         failed.last_error_age_s = Some(61.0);
         assert_eq!(found(&failed), []);
@@ -341,5 +349,40 @@ mod tests {
         );
         let foreign = of(group(Some("rbps=5".into())));
         assert_eq!((foreign.len(), foreign[0].1.as_str()), (1, "foreign_limit"));
+    }
+
+    /// The parts of the troubles of pool `a` with this enforcement point.
+    fn parts(at: At) -> Vec<String> {
+        let state = state(PoolState { name: "a".into(), at, ..PoolState::default() });
+        of_agent(&state).troubles.into_iter().map(|trouble| trouble.part).collect()
+    }
+
+    #[test]
+    fn guarantees_of_a_group_and_queues_of_a_volume_are_told_apart() {
+        let missed = |of: &str| GuaranteeState {
+            of: of.into(),
+            guaranteed_per_s: 100,
+            measured_per_s: Some(10.0),
+            reason: "compensating".into(),
+            ..GuaranteeState::default()
+        };
+        let group = GroupState {
+            tenant: "db".into(),
+            read: Some(missed("read")),
+            write: Some(missed("write")),
+            ..GroupState::default()
+        };
+        let groups = CgroupState { groups: vec![group], ..CgroupState::default() };
+        assert_eq!(parts(At::Cgroup(groups)), ["read", "write"]);
+        let queue = |disk: &str| QueueState {
+            disk: disk.into(),
+            setting: "queue_depth".into(),
+            foreign: Some("9".into()),
+            ..QueueState::default()
+        };
+        let volume =
+            VolumeState { name: "db".into(), queues: vec![queue("sda"), queue("sdb")], ..VolumeState::default() };
+        let volumes = QueueDepthState { volumes: vec![volume], ..QueueDepthState::default() };
+        assert_eq!(parts(At::QueueDepth(volumes)), ["sda queue_depth", "sdb queue_depth"]);
     }
 }

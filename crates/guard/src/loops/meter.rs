@@ -90,6 +90,7 @@ impl Meter {
             queued,
             waited: of_seconds(waited),
             occupied: in_flight_time,
+            aside: Duration::ZERO,
             device_time: in_flight_time.min(self.time),
             latency: self.time,
         };

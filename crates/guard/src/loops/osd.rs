@@ -55,7 +55,7 @@ pub enum Taken {
 pub struct Measured {
     /// Length of the interval.
     pub window_s: f64,
-    /// Mean time from passing the throttle to being committed; `None` if nothing was committed.
+    /// Mean time from passing the throttle to being committed; `None` if no transaction was committed.
     pub store_latency_ms: Option<f64>,
     /// Transactions committed per second.
     pub commits_per_s: f64,

@@ -187,7 +187,8 @@ impl Array {
         self.share(now, cluster);
     }
 
-    /// From now on this host decides alone, and estimates anew how many requests in flight the array can take.
+    /// Ends the sharing of slots with other hosts: from now on this host decides by its own measurements, and estimates from
+    /// the start how many requests in flight the array can take.
     pub fn alone(&mut self) {
         if std::mem::take(&mut self.clustered) {
             self.ramp = 1.0;

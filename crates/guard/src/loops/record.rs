@@ -29,7 +29,7 @@ pub struct State {
     /// Boot ID of the host; empty if unknown.
     #[serde(default)]
     pub boot_id: String,
-    /// Time since the start.
+    /// Time since the agent's start.
     pub uptime_s: f64,
     /// Troubles, worst first.
     #[serde(default)]
@@ -69,7 +69,7 @@ pub struct PoolState {
     pub method: String,
     /// Name of the newest reason; empty where each tenant has its own.
     pub reason: String,
-    /// Missing or wrong things, and their cures.
+    /// Faults and missing parts, and their cures.
     pub notes: Vec<String>,
     /// Figures of the last interval, verdicts, and the newest reason as a sentence, which is empty where each tenant has its own.
     pub lately: Lately,
@@ -81,7 +81,7 @@ pub struct PoolState {
     pub in_flight: u64,
     /// Mean delay of throttled clients or groups for the latency target, weighted by their loads.
     pub mean_delay_ms: f64,
-    /// The rest, by enforcement point.
+    /// Figures that only this enforcement point has.
     #[serde(flatten)]
     pub at: At,
 }
@@ -398,7 +398,7 @@ pub struct VolumeState {
 }
 
 impl VolumeState {
-    /// Length of the queues that the agent has shortened, together; 0 if none is.
+    /// Slots (requests) of the queues that the agent has shortened, together; 0 while no queue is shortened.
     pub fn shortened(&self) -> u64 {
         let is_shorter = |queue: &&QueueState| queue.value.zip(queue.before).is_some_and(|(is, was)| is < was);
         self.queues.iter().filter(is_shorter).filter_map(|queue| queue.value).map(u64::from).sum()
@@ -420,7 +420,7 @@ pub struct QueueState {
     pub before: Option<u32>,
     /// Times that the agent has changed the setting since its start.
     pub changes_total: u64,
-    /// The value that another program has set since: the agent leaves it alone until its own value is back.
+    /// The value that another program has set since; the agent changes the setting only after its own value is back.
     pub foreign: Option<String>,
 }
 
@@ -441,13 +441,13 @@ pub struct OsdState {
     pub throttle_bytes: Option<u64>,
     /// Transactions that wait at the throttle; a thread of the OSD waits with each.
     pub waiting: u64,
-    /// Samples taken.
+    /// Number of samples of the OSD's counters that were taken.
     pub samples_total: u64,
     /// Samples that were skipped because the one before had not been answered in time.
     pub skipped_total: u64,
     /// Times that the budget was set.
     pub changes_total: u64,
-    /// Times that the OSD was seen to have started anew.
+    /// Restarts of the OSD that the agent has seen.
     pub restarts_total: u64,
     /// Questions without a usable answer, and changes that failed.
     pub errors_total: u64,

@@ -14,6 +14,7 @@ use crate::actuator::io_max::{Change, Limits};
 use crate::config::{CachedConfig, Config};
 use crate::discovery::Roots;
 use crate::discovery::groups::Names;
+use crate::discovery::stack;
 use crate::journal::Journal;
 use crate::loops::Due;
 use crate::loops::cgroup::{Found, Guarantees};
@@ -64,6 +65,8 @@ pub struct Cgroup {
     roots: Roots,
     /// The open cached device; `None` while it is not on this host.
     device: Option<Cached>,
+    /// True if requests to the device count for totals on this host.
+    counts: bool,
     due: Due,
     find_due: Due,
     groups: Groups<TenantId>,
@@ -90,6 +93,13 @@ pub fn open(config: &Config, roots: &Roots, cgroups: &Path) -> Result<Vec<Cgroup
     config.cached.iter().map(|(name, config)| Cgroup::open(name, config, roots, cgroups)).collect()
 }
 
+/// True if requests to this device count for totals on this host: the server of an NBD device counts those that reach it.
+fn counts(roots: &Roots, device: &Cached) -> bool {
+    let made = device.made();
+    let below = stack::whole(roots, made.slow);
+    [made.device, made.slow].into_iter().chain(below).all(counts_here)
+}
+
 /// Checks that `cgroups`, where cgroup v2 is mounted, has the io controller.
 pub(super) fn has_controller(cgroups: &Path) -> Result<(), Unable> {
     let controllers = cgroups.join("cgroup.controllers");
@@ -109,10 +119,12 @@ impl Cgroup {
         };
         let mind = Guarantees::new(name, config);
         let mind = mind.map_err(|problem| Unable::Setting { name: name.to_owned(), problem })?;
+        let counts = device.as_ref().is_some_and(|device| counts(roots, device));
         Ok(Self {
             mind,
             roots: roots.clone(),
             device,
+            counts,
             due: Due::default(),
             find_due: Due::default(),
             groups: Groups::new(cgroups),
@@ -185,9 +197,7 @@ impl Cgroup {
             self.groups.restore_inherited(tick);
             let slow = tick.errors.take(device.slow_device());
             self.measure(&device, tick);
-            // The server of an NBD device counts the requests that reach it.
-            let counts = counts_here(device.made().device) && counts_here(device.made().slow);
-            self.mind.share_totals(self.shares_totals && counts);
+            self.mind.share_totals(self.shares_totals && self.counts);
             self.mind.tick(now, slow, &self.found);
             if let Some(status) = tick.errors.take(device.status()) {
                 self.cache = status;
@@ -201,7 +211,10 @@ impl Cgroup {
     fn look(&mut self, tick: &mut Tick<'_>) {
         self.notes.clear();
         match find(self.mind.config(), &self.roots) {
-            Ok(device) => self.device = Some(device),
+            Ok(device) => {
+                self.counts = counts(&self.roots, &device);
+                self.device = Some(device);
+            }
             Err(cause @ NotUsable::NoDevice(_)) => {
                 self.notes.push(format!(
                     "not on this host: {cause}; attach it, or correct devices of the pool: the agent searches every second"
@@ -292,7 +305,7 @@ impl Cgroup {
         self.device.as_ref().map(|device| device.made().device)
     }
 
-    /// The point's newest measurements and decisions.
+    /// The newest measurements and decisions of this enforcement point.
     pub fn state(&self) -> PoolState {
         let made = self.device.as_ref().map(Cached::made);
         let at = CgroupState {

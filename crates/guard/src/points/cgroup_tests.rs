@@ -325,6 +325,19 @@ fn a_guarantee_of_a_cache_of_an_nbd_device_counts_at_its_server_alone() {
 }
 
 #[test]
+fn a_guarantee_of_a_cache_of_a_volume_on_an_nbd_device_counts_at_its_server_alone() {
+    let mut host = host("volume-on-nbd");
+    host.root.file("sys/class/block/no-slow/slaves/no-nbd", "");
+    host.root.file("sys/class/block/no-nbd/dev", "43:0");
+    host.root.link("sys/dev/block/43:0", "sys/class/block/no-nbd");
+    host.group("slice/db-1");
+    let mut agent = host.agent(&policy(GUARANTEE));
+    agent.share_totals();
+    host.tick(&mut agent, 0);
+    assert!(host.io_max("slice/db-1") == GUARANTEED && agent.demands().is_empty(), "{}", host.io_max("slice/db-1"));
+}
+
+#[test]
 fn a_device_that_is_made_anew_before_a_newer_policy_gets_limits_of_that() {
     let mut host = host("anew-before-reload");
     let sequence = host.root.join("sys/class/block/no-disk/diskseq");

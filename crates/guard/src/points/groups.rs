@@ -18,7 +18,7 @@ use crate::sensor::diskstats::DeviceNumber;
 const NBD: u32 = 43;
 
 /// True if requests to this device count for totals on this host. Those to an NBD device pass another enforcement point, which is
-/// nearer the disk: that of the server.
+/// nearer the disk: that of the server. So do those to a device above one, such as a volume of LVM: ask for all devices below.
 pub(super) const fn counts_here(device: DeviceNumber) -> bool {
     device.major != NBD
 }

@@ -350,11 +350,11 @@ impl Local {
             self.notes = vec![self.is_taken(&other)];
         }
         let Some(device) = &self.device else { return };
-        let disk = device.number;
+        let (disk, counts) = (device.number, device.whole.iter().copied().all(counts_here));
         tick.taken.extend(device.timed.iter().map(|number| (*number, self.mind.name().to_owned())));
         self.walk(tick);
         self.measure(now, disk, tick);
-        self.mind.share_totals(self.shares_totals && counts_here(disk));
+        self.mind.share_totals(self.shares_totals && counts);
         let sample = tracker.and_then(|tracker| tracker.get(disk)).and_then(Reading::sample);
         self.mind.tick(now, sample);
         for known in self.groups.list.iter_mut().map(|group| &mut group.own) {
@@ -374,7 +374,7 @@ impl Local {
     /// The note on a device that another point has.
     fn is_taken(&self, other: &str) -> String {
         let device = &self.mind.config().device;
-        format!("pool {other} controls the disk of {device}: groups are limited on whole disks; keep one of the two")
+        format!("pool {other} controls the disk of {device}: groups are limited on whole disks; keep one of the pools")
     }
 
     /// Searches for the device and its groups, and for limits that other programs have set meanwhile.
@@ -404,7 +404,7 @@ impl Local {
         self.changed |= self.device != found;
         self.device = found;
         let Some(disk) = self.device.as_ref().map(|device| device.number) else {
-            let searching = || self.unusable.as_ref().map(|why| format!("still searching: {why}"));
+            let searching = || self.unusable.as_ref().map(|why| format!("the agent searches for the device: {why}"));
             let note = other.map(|other| self.is_taken(&other)).or_else(searching);
             self.notes.extend(note);
             return;
@@ -457,7 +457,7 @@ impl Local {
             }
         } else if within.is_zero() && self.looking.open() > 0 {
             self.notes.push(format!(
-                "{name} does not answer, and the agent goes on with what it knows of its device; look for a disk or server that hangs"
+                "the search for the device of {name} does not answer, and the agent goes on with the result of the search before; look for a disk or server that hangs"
             ));
         }
     }
@@ -726,7 +726,7 @@ impl Local {
         }
     }
 
-    /// The point's newest measurements and decisions.
+    /// The newest measurements and decisions of this enforcement point.
     pub fn state(&self) -> PoolState {
         let mut state = PoolState { notes: self.notes.clone(), ..self.mind.state() };
         if let (At::Cgroup(at), Some(device)) = (&mut state.at, &self.device) {

@@ -698,6 +698,11 @@ fn in_a_cluster_a_host_takes_no_more_than_its_part_of_a_limit() {
     host.run(&mut agent, 2);
     assert!((4_000_000..=5_000_000).contains(&sum(&host)), "a newer policy: {}", host.io_max("slice/bulk-1"));
     assert!(!counts_here(DeviceNumber { major: 43, minor: 0 }) && counts_here(DeviceNumber { major: 8, minor: 0 }));
+    // The server of an NBD device below counts the requests.
+    assert!(!agent.demands().is_empty());
+    agent.locals[0].device.as_mut().unwrap().whole.push(DeviceNumber { major: 43, minor: 0 });
+    host.run(&mut agent, 1);
+    assert!(agent.demands().is_empty());
 }
 
 #[test]

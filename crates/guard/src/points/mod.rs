@@ -258,7 +258,7 @@ impl Agent {
         }
     }
 
-    /// The newest `count` decisions, newest first, about the pool of this name; `None`: about all pools.
+    /// The newest `count` decisions, newest first, about the pool of this name; without a name about all pools.
     pub fn records(&self, pool: Option<&str>, count: usize) -> Vec<DecisionRecord> {
         let wanted = |name: &str| pool.is_none_or(|pool| pool == name);
         let cgroups = self.cgroups.iter().filter(|known| wanted(known.name())).flat_map(Cgroup::records);

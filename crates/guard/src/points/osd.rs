@@ -70,7 +70,7 @@ pub struct Osd {
 }
 
 impl Osd {
-    /// The point for an OSD that has not been sampled yet.
+    /// The enforcement point of an OSD; it has taken no sample yet.
     pub fn new(entry: &OsdEntry, config: &CephConfig, now: Instant, seed: u64) -> Self {
         let socket = AdminSocket::new(&entry.socket, config.settings.answer_within.into());
         Self {

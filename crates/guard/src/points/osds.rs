@@ -69,7 +69,10 @@ impl Osds {
         });
         osds.look();
         if lock(&osds.known).is_empty() {
-            tracing::warn!("no OSD is found on this host; the agent searches every {} s", discover_every.as_secs());
+            tracing::warn!(
+                "no OSD is found on this host; the agent searches every {} s: start an OSD, or name its socket in agent.ceph.sockets",
+                discover_every.as_secs()
+            );
         }
         let looking = Arc::clone(&osds);
         let looker = thread::Builder::new().name("evenkeel-osds".into()).spawn(move || {
@@ -183,7 +186,7 @@ impl Osds {
         lock(&self.known).iter().map(|(_, shown)| lock(shown).state.clone()).collect()
     }
 
-    /// The logged decisions about the OSD of this name; `None`: about all OSDs.
+    /// The logged decisions about the OSD of this name; without a name about all OSDs.
     pub fn records(&self, osd: Option<&str>) -> Vec<DecisionRecord> {
         let known = lock(&self.known);
         let wanted = known.iter().filter(|(entry, _)| osd.is_none_or(|name| name == entry.name));

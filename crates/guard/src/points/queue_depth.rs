@@ -53,7 +53,7 @@ pub struct QueueDepth {
 }
 
 impl QueueDepth {
-    /// The point for the array `name`; it has not searched for queues yet.
+    /// The enforcement point of the array `name`; it has not searched for queues yet.
     ///
     /// # Errors
     /// A setting that the array's controller refuses; a configuration that has passed the checks on reading contains none.
@@ -141,7 +141,7 @@ impl QueueDepth {
         let mut taken = BTreeMap::new();
         for ((name, volume), paths) in config.volumes.iter().zip(&mut self.volumes) {
             let mut found = queue::find(&self.roots, &volume.device).unwrap_or_else(|why| {
-                self.notes.push(format!("{name}: {why}; the agent searches again in every control interval"));
+                self.notes.push(format!("{name}: the agent finds no queue, and goes on searching: {why}"));
                 Vec::new()
             });
             // Two lengths for one queue would take turns.
@@ -178,7 +178,7 @@ impl QueueDepth {
                 if let (false, Some(found)) = (foreign, path.length.foreign()) {
                     let queue = path.length.queue();
                     tracing::warn!(
-                        "another program has set {} of {} to {found}: the agent leaves it alone until its own value is back",
+                        "another program has set {} of {} to {found}: the agent sets this queue again only after the agent's value is back; stop that program",
                         queue.knob.name(),
                         queue.disk
                     );
@@ -188,7 +188,7 @@ impl QueueDepth {
             let left = |path: &&Path| tick.journal.as_ref().is_some_and(|journal| path.length.is_left(journal));
             for queue in paths.iter().filter(left).map(|path| path.length.queue()) {
                 self.notes.push(format!(
-                    "{name}: {} of {} stays as an earlier run left it: it cannot be restored, and the agent tries again at each reload and at its end; see its log for the reason",
+                    "{name}: {} of {} stays as an earlier run left it: it cannot be restored, and the agent tries again at each reload and at its end; see the agent's log for the reason",
                     queue.knob.name(),
                     queue.disk
                 ));

@@ -74,7 +74,7 @@ fn all(config: &Config, host: &Preflight, map: &Map, roots: &Roots, groups: &Pat
     for name in config.packets.keys().filter(|name| map.pools.iter().all(|entry| entry.name != **name)) {
         let cure = "correct the name, or name devices: `evenkeel guard discover` shows which are served here";
         let what = ["no client is throttled for its latency target", cure];
-        lack(Packets, Some(name), "", "no target serves a device on it".into(), what);
+        lack(Packets, Some(name), "", "no target here serves the pool's devices".into(), what);
     }
     let interfaces = &config.agent.interfaces;
     let gone = interfaces.iter().find(|name| !roots.sys.join("class/net").join(name).exists());
@@ -84,13 +84,13 @@ fn all(config: &Config, host: &Preflight, map: &Map, roots: &Roots, groups: &Pat
         lack(Packets, None, "interfaces", why, ["no packet is delayed: clients are not throttled", cure]);
     }
     for cached in config.cached.values() {
-        let (cache, what) = (&cached.cache, ["no group is guaranteed a throughput on it", ""]);
+        let (cache, what) = (&cached.cache, ["throughput guarantees on this device are not enforced", ""]);
         if let Err(why) = Cached::open(roots, &cached.device, cache.slow.as_deref(), cache.fast.as_deref()) {
             lack(Cgroup, Some(&cached.device), "", why.to_string(), what);
         }
         for group in cached.tenants.values().map(|tenant| &tenant.group) {
             if cgroup::find(groups, group).is_ok_and(|found| found.is_empty()) {
-                let what = ["this group gets no throughput guarantee", "start its service, or correct the path"];
+                let what = ["the group's guarantee is not enforced", "start its service, or correct the path"];
                 lack(Cgroup, Some(group), group, "there is no such group (`systemd-cgls` shows all)".into(), what);
             }
         }

@@ -74,7 +74,7 @@ impl Scheduling {
         let mut obstacles = Vec::new();
         if self.queue != "mclock_scheduler" {
             obstacles.push((
-                format!("its queue is {}, which has no reservations and limits", self.queue),
+                format!("osd_op_queue is {}, a queue without reservations and limits", self.queue),
                 "set osd_op_queue = mclock_scheduler and restart the OSD".to_owned(),
             ));
         } else if self.profile.as_deref() != Some("custom") {

@@ -157,7 +157,7 @@ fn files(evidence: &Evidence) -> [Finding; 4] {
             "latency percentiles, and latencies of single control groups",
             evidence.tracepoints,
             "/sys/kernel/tracing/events/block",
-            "no percentile targets; means are those of all reads of a device",
+            "latency targets for percentiles are not enforced, and a group's mean is that of all reads of the device",
             "mount -t tracefs none /sys/kernel/tracing, on a kernel with CONFIG_EVENT_TRACING; and run as root",
         ),
     ]
@@ -179,7 +179,7 @@ fn capabilities(evidence: &Evidence) -> [Finding; 2] {
             "latency percentiles, and latencies of single control groups",
             has(SYS_ADMIN) || has(PERFMON) && has(BPF),
             "CapEff in /proc/self/status",
-            "no percentile targets; means are those of all reads of a device",
+            "latency targets for percentiles are not enforced, and a group's mean is that of all reads of the device",
             "run as root, or give the service AmbientCapabilities=CAP_PERFMON CAP_BPF",
         ),
     ]

@@ -63,7 +63,7 @@ pub struct CacheState {
     pub write_misses_total: Option<u64>,
     /// Bytes that are on the fast device and not yet on the slow one.
     pub dirty_bytes: Option<u64>,
-    /// The fault, in the cache's own words.
+    /// The fault that the cache reports, in the kernel's words; `null` without a fault.
     pub trouble: Option<String>,
 }
 
@@ -83,7 +83,8 @@ pub fn parse_table(
         _ => return Ok(None),
     };
     let number = |at: usize| {
-        let word = words.get(at).ok_or_else(|| Fault::new(1, format!("a {target} of {} words", words.len())))?;
+        let short = || Fault::new(1, format!("the {target} target has only {} words", words.len()));
+        let word = words.get(at).ok_or_else(short)?;
         word.parse().map_err(|problem: String| Fault::new(1, problem))
     };
     Ok(Some((kind, number(slow)?, Some(number(fast)?))))
@@ -96,7 +97,7 @@ pub fn parse_table(
 pub fn parse_status(kind: Kind, text: &str) -> Result<CacheState, Fault> {
     let words: Vec<&str> = text.split_ascii_whitespace().collect();
     let number = |at: usize| -> Result<u64, Fault> {
-        let word = words.get(at).ok_or_else(|| Fault::new(1, format!("a status of {} words", words.len())))?;
+        let word = words.get(at).ok_or_else(|| Fault::new(1, format!("the status has only {} words", words.len())))?;
         word.parse().map_err(|_| Fault::new(1, format!("{word:?} is not a number")))
     };
     if let [word @ ("Fail" | "Error")] = words[..] {
@@ -162,11 +163,11 @@ pub fn parse_human(text: &str) -> Result<u64, Fault> {
 /// # Errors
 /// If the text is not in the kernel's format.
 pub fn parse_block_stat(text: &[u8]) -> Result<SlowDevice, Fault> {
-    let text = std::str::from_utf8(text).map_err(|_| Fault::new(1, "is no text"))?;
+    let text = std::str::from_utf8(text).map_err(|_| Fault::new(1, "is no text in UTF-8"))?;
     let mut numbers = [0u64; 10];
     let mut words = text.split_ascii_whitespace();
     for (place, number) in numbers.iter_mut().enumerate() {
-        let word = words.next().ok_or_else(|| Fault::new(1, format!("{place} numbers, where 10 or more belong")))?;
+        let word = words.next().ok_or_else(|| Fault::new(1, format!("has only {place} numbers, fewer than 10")))?;
         *number = word.parse().map_err(|_| Fault::new(1, format!("{word:?} is not a number")))?;
     }
     let [reads, _, read_sectors, _, writes, _, write_sectors, _, _, busy_ms] = numbers;

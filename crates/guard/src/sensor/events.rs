@@ -56,7 +56,8 @@ pub(super) fn parse_format(text: &str) -> Result<Format, Fault> {
             let name = name.split('[').next().unwrap_or_default();
             let mut value = |key| parts.next().and_then(|part| part.trim().strip_prefix(key)?.parse::<i16>().ok());
             let place = value("offset:").zip(value("size:"));
-            let place = place.ok_or_else(|| Fault::new(number, format!("{name:?} has no place and size")))?;
+            let place =
+                place.ok_or_else(|| Fault::new(number, format!("the field {name:?} has no offset and size")))?;
             fields.insert(name, place);
         }
     }
@@ -67,7 +68,7 @@ pub(super) fn parse_format(text: &str) -> Result<Format, Fault> {
         {
             Ok(offset)
         }
-        Some((offset, size)) => Err(Fault::new(1, format!("{name} is at {offset}, {size} bytes long"))),
+        Some((offset, size)) => Err(Fault::new(1, format!("the field {name} is at {offset} with {size} bytes"))),
         None => Err(Fault::new(1, format!("there is no field {name}"))),
     };
     Ok(Format {

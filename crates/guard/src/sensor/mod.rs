@@ -4,7 +4,7 @@
 //! |---|---|
 //! | [`cache`] | what a cached device is made of, and what its cache and its slow device did |
 //! | [`cgroup`] | which control groups there are, and what each did on which device |
-//! | [`diskstats`] | latency, rate, size and number inside of each block device |
+//! | [`diskstats`] | latency, rate, size and number in flight of each block device's requests |
 //! | [`faults`] | which devices fail, hang or lack a part |
 //! | [`initiators`] | what single initiators moved, where LIO counts it |
 //! | [`queue`] | through which queues a device is reached, and what says how long they are |

@@ -29,7 +29,7 @@ pub struct Average {
 }
 
 impl Average {
-    /// Mean, in seconds, of the durations added since the earlier reading `before`; `None` if none were added.
+    /// Mean, in seconds, of the durations added since the earlier reading `before`; `None` without a new duration.
     pub fn mean_since(self, before: Self) -> Option<f64> {
         let count = self.avgcount.checked_sub(before.avgcount).filter(|&count| count > 0)?;
         Some(((self.sum - before.sum) / count as f64).max(0.0))

@@ -117,6 +117,20 @@ fn marks_are_selected_by_time_and_name() {
 }
 
 #[test]
+fn a_change_of_the_whole_server_concerns_each_tenant() {
+    let selects = |pool: &str, tenant: &str| {
+        let (reason, sentence) = ("changed_by_command".into(), "changed by SIGHUP".into());
+        let event = Event::Decision { pool: pool.into(), tenant: tenant.into(), reason, sentence };
+        let filter = Filter { pool: Some("main".into()), tenant: Some("shop".into()), device: None };
+        filter.mark(&Mark { at: T0, event })
+    };
+    assert!(selects("", "") && selects("main", "shop"));
+    assert!(!selects("main", "web") && !selects("main", "") && !selects("", "web"));
+    // A change of a tenant by command names no pool.
+    assert!(selects("", "shop") && !selects("fast", "shop"));
+}
+
+#[test]
 fn a_trouble_of_a_pool_or_volume_concerns_each_tenant() {
     let selects = |about: &str, pool: Option<&str>, tenant: Option<&str>| {
         let filter = Filter { pool: pool.map(str::to_owned), tenant: tenant.map(str::to_owned), device: None };

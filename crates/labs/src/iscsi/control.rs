@@ -266,7 +266,10 @@ pub(super) fn without_effect(binary: &Path, figures: &mut Figures) -> Result<Str
             writes(&before),
             writes(&after)
         );
-        ensure!(said.contains("all packets wait"), "{detail}; the reason is not on record: {said}");
+        ensure!(
+            said.contains("all packets to throttled clients wait"),
+            "{detail}; the reason is not on record: {said}"
+        );
         figures.at_most("noticed_s", noticed_s, SURE_S as f64, LIMIT_S as f64);
         // What a read waits for. There are few reads, each waits for another number of writes, and their mean over so few
         // seconds scatters by as much as is to be seen. More delay makes no queue longer.

@@ -59,8 +59,8 @@ const fn tenant(name: &'static str, tenant: &'static str, keys: &'static str) ->
 
 /// Keys of the pool under which the load is recorded: every request is admitted at once.
 const UNBOUNDED: &str = "tuning.admission = \"none\"";
-/// A latency target of the pool or of a tenant; of a tenant it has an effect with slots alone.
-const LATENCY_TARGET: &str = "latency = { target = \"15ms\", percentile = 99, of = \"reads\" }";
+/// A latency target of the pool, which is for reads, or of a tenant; of a tenant it has an effect with slots alone.
+const LATENCY_TARGET: &str = "latency = { target = \"15ms\", percentile = 99 }";
 /// The settings. The load is recorded under the first one.
 static SETTINGS: [Setting; 13] = [
     Setting { short: true, ..pool("none", UNBOUNDED) },

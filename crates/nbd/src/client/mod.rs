@@ -51,7 +51,11 @@ impl Violation {
 
 impl fmt::Display for Violation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the server broke the NBD protocol: {} ({:#x})", self.what, self.value)
+        write!(
+            f,
+            "the server broke the NBD protocol: {} (wrong value or place: {:#x}); try another version of that server",
+            self.what, self.value
+        )
     }
 }
 

@@ -630,7 +630,7 @@ impl Handshake {
 }
 
 const SHUTTING_DOWN: &str = "the server is shutting down";
-const START_TLS: &str = "start TLS first";
+const START_TLS: &str = "TLS is needed here: start TLS first (STARTTLS; nbds in a URI)";
 const UNEXPECTED_DATA: &str = "the option takes no data";
 const MALFORMED: &str = "the option's data is malformed";
 const NO_SUCH_EXPORT: &str = "no such export";

@@ -61,8 +61,10 @@ impl fmt::Display for Violation {
             Self::UnknownClientFlags(flags) => write!(f, "the client set flags that were not offered: {flags:#x}"),
             Self::OptionMagic(magic) => write!(f, "the client began an option with {magic:#018x} instead of IHAVEOPT"),
             Self::OptionNotFixed(option) => write!(f, "the client sent option {option} without fixed newstyle"),
-            Self::OptionLength { option, length } => write!(f, "the client's option {option} is too long ({length} B)"),
-            Self::TooManyOptions => f.write_str("the client sent too many options"),
+            Self::OptionLength { option, length } => {
+                write!(f, "the client's option {option} is too long ({length} bytes; at most 1 MiB is accepted)")
+            }
+            Self::TooManyOptions => f.write_str("the client sent too many options before it chose an export"),
             Self::ExportNameInvalid => f.write_str("the client sent EXPORT_NAME with an invalid name"),
             Self::ExportNameUnknown => f.write_str("the client sent EXPORT_NAME for an export that does not exist"),
             Self::ExportNameExtended => f.write_str("the client sent EXPORT_NAME after extended headers, not GO"),
@@ -70,8 +72,12 @@ impl fmt::Display for Violation {
             Self::ExportNameTls => f.write_str("the client sent EXPORT_NAME without TLS for an export that needs it"),
             Self::ExportNameRefused => f.write_str("the client sent EXPORT_NAME for an export that it may not use"),
             Self::ExportNameShutdown => f.write_str("the client sent EXPORT_NAME while the server shuts down"),
-            Self::RequestMagic(magic) => write!(f, "the client began a request with {magic:#010x}, not the magic"),
-            Self::PayloadLength(length) => write!(f, "the client announced a payload of {length} bytes, too many"),
+            Self::RequestMagic(magic) => {
+                write!(f, "the client began a request with {magic:#010x}, not the magic number of requests")
+            }
+            Self::PayloadLength(length) => {
+                write!(f, "the client announced a payload of {length} bytes; at most 1 GiB is accepted")
+            }
         }
     }
 }

@@ -35,7 +35,7 @@ pub struct ReplyHeader {
 }
 
 impl ReplyHeader {
-    /// The bytes to send.
+    /// The bytes of the header, to be sent before the payload.
     #[inline]
     pub fn as_slice(&self) -> &[u8] {
         &self.bytes[..usize::from(self.len)]

@@ -181,7 +181,7 @@ pub enum Unreadable {
 pub struct Header {
     /// Version of the record's format.
     pub v: u32,
-    /// The oldest version whose readers read the record correctly; `None`: only `v` itself.
+    /// The oldest version whose readers read the record correctly; `None` means that only readers of version `v` do.
     #[serde(default)]
     pub reads: Option<u32>,
     /// True if the host is leaving the cluster.
@@ -256,7 +256,7 @@ impl Record {
         Ok(serde_json::to_string(&rounded).unwrap_or_default())
     }
 
-    /// The versions whose records this program reads; of newer ones it reads those that say so.
+    /// The versions whose records this program reads. It also reads records of newer versions whose [`Header::reads`] allows it.
     pub fn versions() -> RangeInclusive<u32> {
         OLDEST..=VERSION
     }
@@ -300,32 +300,32 @@ impl Record {
         self.members == 1 && sums.all(|sums| sums.members <= 1 && sums.reserved <= 0.0)
     }
 
-    /// The most totals that this record may have.
+    /// The most totals that this record may have. The sum of a shard of which one member is left has safe parts of the others.
     fn most_totals(&self) -> usize {
-        if self.members > 1 { MAX_SUM_TOTALS } else { MAX_TOTALS }
+        if self.is_of_one_host() { MAX_TOTALS } else { MAX_SUM_TOTALS }
     }
 
     /// The most pools and the most bytes that this record may have.
     fn most(&self) -> (usize, usize) {
-        if self.members > 1 { (MAX_SUM_POOLS, MAX_SUM_BYTES) } else { (MAX_POOLS, MAX_RECORD_BYTES) }
+        if self.is_of_one_host() { (MAX_POOLS, MAX_RECORD_BYTES) } else { (MAX_SUM_POOLS, MAX_SUM_BYTES) }
     }
 
     fn fault(&self) -> Option<String> {
         if self.v == 0 {
-            return Some("there is no format 0".into());
+            return Some("the record has format 0; formats begin with 1".into());
         }
         if self.bits > MAX_BITS {
             return Some(format!("the cluster has 2^{} shards, more than 2^{MAX_BITS}", self.bits));
         }
         if !(1..=MAX_MEMBERS).contains(&self.members) {
-            return Some(format!("it sums up {} members; a record has 1 to {MAX_MEMBERS}", self.members));
+            return Some(format!("the record sums up {} members; allowed are 1 to {MAX_MEMBERS}", self.members));
         }
         let (most, _) = self.most();
         if self.pools.len() > most {
-            return Some(format!("it has {} pools, more than {most}", self.pools.len()));
+            return Some(format!("the record has {} pools, more than {most}", self.pools.len()));
         }
         if self.joined > self.period {
-            return Some("it joined after the period that it reports".into());
+            return Some("the host joined after the period that the record is about".into());
         }
         let of_pools = self.pools.iter().find_map(|(name, pool)| {
             if name.is_empty() || name.len() > MAX_NAME {
@@ -340,7 +340,7 @@ impl Record {
     fn fault_of_totals(&self) -> Option<String> {
         let (number, most) = (self.totals.values().map(BTreeMap::len).sum::<usize>(), self.most_totals());
         if number > most {
-            return Some(format!("it has {number} totals, more than {most}"));
+            return Some(format!("the record has {number} totals, more than {most}"));
         }
         let mut tenants = self.totals.iter().flat_map(|(pool, tenants)| tenants.iter().map(move |of| (pool, of)));
         tenants.find_map(|(pool, (tenant, units))| {
@@ -354,7 +354,7 @@ impl Record {
             }
             units.iter().find_map(|Sums { members, lines, reserved }| {
                 if *members > MAX_MEMBERS {
-                    return Some(format!("tenant {tenant:?}: it sums up {members} members, more than {MAX_MEMBERS}"));
+                    return Some(format!("tenant {tenant:?}: a total of {members} members, more than {MAX_MEMBERS}"));
                 }
                 // One huge figure would leave a rest in the sums when it is taken off again.
                 if !(0.0..=MAX_MEMBERS as f64).contains(reserved) {

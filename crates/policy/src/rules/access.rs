@@ -11,12 +11,13 @@ pub(super) fn certificates(config: &Config, out: &mut Findings) {
     let named = entries.any(|entry| matches!(entry, Match::Client(who) if who.needs_certificate()));
     if tls.clients.is_some() && !named {
         let cure = "add match = [\"certificate:NAME\"] to a tenant, or remove this key";
-        out.warning(&at, format!("no tenant names a certificate, and every client with one is refused; {cure}"));
+        let why = "no tenant names a certificate, so every client with a certificate is refused";
+        out.warning(&at, format!("{why}; {cure}"));
     }
     out.error_if(
         tls.clients.is_none(),
         &at,
-        "would refuse every client where clients need no certificate; set clients, or remove this key",
+        "would refuse every client, as no client is asked for a certificate; set server.tls.clients, or remove this key",
     );
 }
 

@@ -65,13 +65,13 @@ pub(crate) fn tenants(config: &Config) -> Vec<Finding> {
             None if tenant.matches.is_empty() => {
                 let table = dotted(&["volumes", plain]);
                 format!(
-                    "no volume and no client belongs to it; write tenant = {name:?} in [{table}], or match = [\"volume:{plain}\"] here, or remove it"
+                    "no volume and no client belongs to this tenant; write tenant = {name:?} in [{table}], or match = [\"volume:{plain}\"] here, or remove the tenant"
                 )
             }
             None => {
                 let entries: Vec<String> = tenant.matches.iter().map(ToString::to_string).collect();
                 format!(
-                    "no volume fits {}, and no client belongs to it; correct match, or remove this tenant",
+                    "no volume fits {}, and no client belongs to this tenant; correct match, or remove this tenant",
                     listed(&entries)
                 )
             }

@@ -89,7 +89,7 @@ pub(super) fn twice(config: &Config, name: &str, volume: &Volume, out: &mut Find
     let mut tenants = of_volume.map(|(_, tenant)| tenant);
     if volume.backend == Backend::Nbd && config.cluster.has_totals() && tenants.any(has_totals) {
         let message = format!(
-            "requests count for totals of tenants here, and again at the server in uri if that is a member of cluster {:?} with the same pool and tenants: each then gets a part, and a tenant about half of its limit; give this volume a pool of another name",
+            "requests count against the limits and guarantees of tenants here, and again at the server in uri if that is a member of cluster {:?} with the same pool and tenants, so that a tenant gets about half of its limit; give this volume a pool of another name",
             config.cluster.name
         );
         out.warning(&["volumes", name, "uri"], message);

@@ -32,7 +32,7 @@ pub fn schema() -> serde_json::Value {
 pub struct State {
     /// Version of the program.
     pub version: String,
-    /// Time since the start.
+    /// Time since the server's start.
     pub uptime_s: f64,
     /// `io_uring` or `epoll`.
     pub engine: String,
@@ -81,12 +81,12 @@ pub struct ClusterState {
     pub host: String,
     /// Time between two reports and decisions of a host, in seconds.
     pub period_s: f64,
-    /// `shared`: slots are decided from what all hosts report; `holding`: our own reports have not come back for a while,
-    /// the last decision stays in force; `lost`: this host is on its own.
+    /// `shared`: slots are decided from what all hosts report; `holding`: this host's reports have not come back from
+    /// etcd for a while, and its last decision stays in force; `lost`: this host decides by its own measurements.
     pub status: String,
     /// The same as a sentence.
     pub because: String,
-    /// Part of its share that this host takes, 0 to 1; less than 1 only after it joined.
+    /// Part of its share of slots that this host takes, 0 to 1; less than 1 only after this host joined.
     pub ramp: f64,
     /// True if etcd reports changes to this host at present.
     pub connected: bool,
@@ -138,7 +138,7 @@ pub struct MemberState {
 /// A shard of the cluster.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ShardState {
-    /// Name: how often the cluster is halved, and which part it is.
+    /// Name: `3-005` is part 5 (hexadecimal, from 0) of a cluster that is halved three times.
     pub name: String,
     /// `present`, `suspect` (its last sum counts) or `expired` (its share is the others').
     pub presence: String,

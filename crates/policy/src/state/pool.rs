@@ -23,9 +23,9 @@ pub struct PoolState {
     pub queued_requests: u64,
     /// The limit in force and its owners.
     pub limit: LimitState,
-    /// Latency target for reads, if any.
+    /// Latency target for reads; `null` without one.
     pub latency_target: Option<LatencyTargetState>,
-    /// Shares of slots, if any.
+    /// Division of slots; `null` without slots.
     #[serde(default)]
     pub slots: Option<SlotsState>,
     /// Sizes of slices, as measured.
@@ -54,7 +54,7 @@ pub struct SlicesState {
 pub struct SlotsState {
     /// Name of the method.
     pub method: String,
-    /// Together with other hosts; else this pool decides alone.
+    /// True if the slots are decided with other hosts; otherwise this host decides.
     pub clustered: bool,
     /// All slots together, on all hosts; `null` = no bound.
     pub total: Option<f64>,

@@ -24,7 +24,7 @@ pub struct TenantState {
     pub limit: LimitState,
     /// Order of throttling for latency targets: `never`, `last`, `normal` or `always`.
     pub throttle: String,
-    /// Throttle for the pool's latency target, if any.
+    /// Throttle for the pool's latency target; `null` without one.
     pub throttled: Option<ThrottledState>,
     /// Slots of the tenant, on a pool with `slots`.
     #[serde(default)]

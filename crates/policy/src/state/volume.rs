@@ -19,7 +19,7 @@ pub struct VolumeState {
     pub pool: String,
     /// `memory`, `file`, `block`, `emulate`, `nbd` or `rbd`.
     pub backend: String,
-    /// File or device, if any.
+    /// Path of the file or device; `null` for a volume in neither.
     pub path: Option<String>,
     /// Size of the volume.
     pub size_bytes: u64,
@@ -66,7 +66,7 @@ pub struct VolumeState {
 /// The connections of a server at one moment: the answer of `/api/v1/clients`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Clients {
-    /// Time since the start.
+    /// Time since the server's start.
     pub uptime_s: f64,
     /// Connections that have chosen an export, each as its worker saw it last: once a second.
     pub clients: Vec<ClientState>,

@@ -73,7 +73,7 @@ pub(crate) struct Open {
 /// The reason why no volume can be on a file of this kind; `None` if one can. `block`: true if a block device is wanted.
 pub(crate) fn unfit(kind: std::fs::FileType, block: bool) -> Option<&'static str> {
     match kind.is_block_device() {
-        false if !kind.is_file() => Some("it is neither a regular file nor a block device"),
+        false if !kind.is_file() => Some("it is neither a regular file nor a block device; set path to one"),
         false if block => Some("it is not a block device; use backend = \"file\""),
         _ => None,
     }

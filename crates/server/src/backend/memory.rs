@@ -2,9 +2,11 @@
 
 use std::ops::RangeInclusive;
 use std::ptr::NonNull;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap_anonymous, mprotect, munmap};
+use rustix::process::{Resource, getrlimit};
 
 use super::operation::Extent;
 use crate::faults::{Call, Faults};
@@ -27,6 +29,47 @@ struct Zeros([u8; 1 << 16]);
 
 /// Zeros, which are the content of any hole.
 static ZEROS: Zeros = Zeros([0; 1 << 16]);
+
+/// Length in bytes of [`MORE_ZEROS`]: of the longest read that a configuration allows (`server.max_request`). Its page tables
+/// take 2 MiB at most.
+const MORE: u64 = 1 << 30;
+/// Zeros for reads of longer holes, read-only; `None` in a process whose address space is limited. Where holes were read in a
+/// volume itself, the page tables for them would take 2 MiB for each GiB of holes, which the [`Room`] does not count.
+static MORE_ZEROS: OnceLock<Option<Mapping>> = OnceLock::new();
+
+/// Address of a mapping that is never unmapped and never written.
+struct Mapping(*const u8);
+
+// SAFETY: the mapping belongs to the whole process and is only read.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+/// Maps [`MORE_ZEROS`].
+#[cold]
+fn map_zeros() -> Option<Mapping> {
+    // Buffers and volumes need a limited address space more.
+    if getrlimit(Resource::As).current.is_some() {
+        return None;
+    }
+    let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+    // SAFETY: a fresh anonymous mapping at an address of the kernel's choice.
+    let mapped = unsafe { mmap_anonymous(std::ptr::null_mut(), MORE as usize, ProtFlags::READ, flags) }.ok()?;
+    // Where all pages are huge and the system shares no huge page of zeros (`use_zero_page`), each one read takes 2 MiB.
+    // SAFETY: advice on our own mapping, which changes no content. It fails where no pages are huge.
+    let _ = unsafe { madvise(mapped, MORE as usize, Advice::LinuxNoHugepage) };
+    Some(Mapping(mapped.cast::<u8>().cast_const()))
+}
+
+/// Address of `len` bytes that are always zero; `None` if there are no such.
+#[inline]
+fn zeros(len: u64) -> Option<*const u8> {
+    if len <= ZEROS.0.len() as u64 {
+        return Some(ZEROS.0.as_ptr());
+    }
+    let more = MORE_ZEROS.get_or_init(map_zeros).as_ref();
+    more.filter(|_| len <= MORE).map(|mapping| mapping.0)
+}
 
 /// The memory of one volume, which requests read and write in place.
 ///
@@ -153,8 +196,10 @@ impl Memory {
     /// is always zero, which avoids the page fault that reading the hole would cost.
     #[inline]
     pub(crate) fn readable(&self, offset: u64, len: u64) -> *const u8 {
-        if len <= ZEROS.0.len() as u64 && self.is_hole(offset, len) {
-            return ZEROS.0.as_ptr();
+        if self.is_hole(offset, len)
+            && let Some(zeros) = zeros(len)
+        {
+            return zeros;
         }
         let at = self.at(offset);
         prefetch(at, len);
@@ -568,6 +613,34 @@ mod tests {
         let mut lines = maps.lines().skip_while(|line| !line.starts_with(&begins));
         let anonymous = lines.find_map(|line| line.strip_prefix("Anonymous:")).expect("it is mapped");
         anonymous.trim().trim_end_matches(" kB").parse().unwrap()
+    }
+
+    #[test]
+    fn all_holes_are_read_from_the_same_zeros_however_long() {
+        let memory = Memory::new(1 << 30).unwrap();
+        memory.write(512 << 20, &[7]).unwrap();
+        let volume = memory.at(0) as usize..memory.at((1 << 30) - 1) as usize;
+        for len in [1, CHUNK, CHUNK + 1, 32 << 20, 256 << 20] {
+            let [one, other] = [0, 700 << 20].map(|offset| memory.readable(offset, len));
+            assert_eq!(one, other, "{len} bytes");
+            assert!(!volume.contains(&(one as usize)), "the page tables of the volume stay as they are");
+            // SAFETY: that many bytes can be read there.
+            let ends = unsafe { [*one, *one.add(len as usize - 1)] };
+            assert_eq!(ends, [0, 0], "{len} bytes");
+        }
+        let beside = (512 << 20) - 100_000;
+        assert_eq!(memory.readable(beside, 200_000), memory.at(beside).cast_const(), "not only a hole");
+        assert_eq!((zeros(MORE + 1), zeros(MORE).is_some()), (None, true));
+    }
+
+    #[test]
+    fn zeros_for_long_holes_never_become_huge_pages() {
+        let begins = format!("{:x}-", zeros(MORE).expect("it is mapped") as usize);
+        let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+        let mut lines = maps.lines().skip_while(|line| !line.starts_with(&begins));
+        let flags = lines.find_map(|line| line.strip_prefix("VmFlags:")).expect("it is listed");
+        let has_huge = std::path::Path::new("/sys/kernel/mm/transparent_hugepage").exists();
+        assert_eq!(flags.split_whitespace().any(|flag| flag == "nh"), has_huge, "{flags}");
     }
 
     #[test]

@@ -195,7 +195,7 @@ impl Uring {
         let now = clock::now();
         let since = self.refused.map_or(now, |refused| refused.since);
         if self.refused.is_none() {
-            tracing::warn!(%error, "the kernel refuses io_uring_enter; this worker offers queued operations again every 10 ms, and serves files by threads after 5 s");
+            tracing::warn!(%error, "the kernel refuses io_uring_enter, usually for lack of memory: free memory; this worker tries again every 10 ms, and after 5 s serves files by threads");
         }
         self.refused = Some(Refused { since, again_at: now + ASK_AGAIN_AFTER });
     }
@@ -230,7 +230,7 @@ impl Uring {
         let mut tokens = VecDeque::new();
         if self.refused.is_some_and(too_long) {
             tracing::error!(
-                "the kernel has refused io_uring_enter for 5 s; this worker serves files by threads from now on"
+                "the kernel has refused io_uring_enter for 5 s; this worker serves files by threads from now on, which costs more CPU per request. Free memory, and restart the server to use io_uring again"
             );
             (self.given_up, self.refused) = (true, None);
             tokens = std::mem::take(&mut self.untaken);

@@ -164,7 +164,7 @@ impl Sheet {
         self.write_lost(requests, from_ns, to_ns)
     }
 
-    /// Writes lost requests, with times since the zero of the recording.
+    /// Writes that `requests` requests were lost, between two times in nanoseconds since the start of the recording.
     ///
     /// # Errors
     /// If the file cannot be written.

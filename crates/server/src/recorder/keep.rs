@@ -115,7 +115,7 @@ impl Keep {
             .and_then(|()| folder::make_room(&settings.folder, settings.bytes / BESIDE, MISSES));
         if let Err(error) = prepared {
             // The first segment fails for the same reason, and the ring is tried again.
-            tracing::debug!(%error, folder = %settings.folder.display(), "the folder of the last minutes is not ready");
+            tracing::debug!(%error, folder = %settings.folder.display(), "cannot prepare the folder for the requests of the last minutes");
         }
         // What was missed before there was a ring is not in it.
         shared.recorder().missed.store(false, Ordering::Relaxed);
@@ -150,7 +150,7 @@ impl Keep {
         self.settings = settings.clone();
         let folder = &self.settings.folder;
         if let Err(error) = folder::make_room(folder, self.settings.bytes / BESIDE, MISSES) {
-            tracing::debug!(%error, folder = %folder.display(), "the folder of the last minutes cannot be read");
+            tracing::debug!(%error, folder = %folder.display(), "cannot make room in the folder of the requests of the last minutes");
         }
         self.purge(now);
     }

@@ -21,7 +21,7 @@ const FIRST_ITEMS: usize = 4096;
 const LOOKS_EACH: u64 = 4 << 20;
 /// Note on a recording out of segments that have no policy.
 const KEPT_WITHOUT_POLICY: &str = "the requests were kept without the policy, which is larger than 3 MiB or too large for size of record in \
-     [server]; raise size, or keep a copy for `evenkeel replay --policy`";
+     [server]; raise size, or keep a copy of the policy for `evenkeel replay --policy`";
 
 /// The requests that a recording takes out of the segments.
 struct Wanted {
@@ -138,7 +138,7 @@ fn items(path: &Path, mut each: impl FnMut(&Head, Item) -> io::Result<bool>) -> 
     let mut reader = match Reader::new(BufReader::new(segment)) {
         Ok(reader) => reader,
         Err(error) => {
-            tracing::warn!("{} cannot be read and is left out: {error}", path.display());
+            tracing::warn!("{} cannot be read, so the recording lacks its requests: {error}", path.display());
             return Ok(true);
         }
     };
@@ -152,7 +152,10 @@ fn items(path: &Path, mut each: impl FnMut(&Head, Item) -> io::Result<bool>) -> 
             }
             Ok(None) => return Ok(true),
             Err(error) => {
-                tracing::warn!("the rest of {} cannot be read and is left out: {error}", path.display());
+                tracing::warn!(
+                    "the rest of {} cannot be read, so the recording lacks its requests: {error}",
+                    path.display()
+                );
                 return Ok(true);
             }
         }

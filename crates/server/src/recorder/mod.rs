@@ -155,10 +155,10 @@ impl Desk {
             )));
         }
         if self.opening {
-            return Err(refused("another recording is about to begin; wait for its end".to_owned()));
+            return Err(refused("another recording is just starting; repeat the command when it has ended".to_owned()));
         }
         if self.closing {
-            return Err(refused("the server stops; record when it runs again".to_owned()));
+            return Err(refused("the server is stopping; repeat the command after its restart".to_owned()));
         }
         Ok(())
     }

@@ -36,7 +36,7 @@ pub struct Order {
     pub file: PathBuf,
     /// The only pool to record; `None` for all.
     pub pool: Option<String>,
-    /// Length of the recording: from now on, or of the past.
+    /// Length of the recording: the time from now on, or the time back from now for a recording of past requests.
     pub length: StdDuration,
     /// The recording ends before its file has more bytes than this.
     pub max_bytes: u64,
@@ -53,7 +53,7 @@ pub struct Recorded {
     pub file: PathBuf,
     /// Number of requests in the file.
     pub requests: u64,
-    /// Number of requests that could not be kept.
+    /// Number of requests that are missing in the file, because they could not be kept or written.
     pub lost: u64,
     /// Size of the file in bytes.
     pub bytes: u64,
@@ -63,7 +63,7 @@ pub struct Recorded {
     pub note: Option<String>,
     /// True once the recording has ended and its file is complete.
     pub ended: bool,
-    /// The error that ended the recording; `None` if it ended as ordered, or is under way.
+    /// The error that ended the recording; `None` while it is under way, and if it ended as ordered.
     pub error: Option<String>,
 }
 
@@ -106,7 +106,7 @@ impl Opened {
             },
         };
         if order.length.is_zero() {
-            return Err(refused("a recording of no time is empty; give a length such as 1m".to_owned()));
+            return Err(refused("the length of the recording is 0; give one such as 1m".to_owned()));
         }
         if order.max_bytes < LEAST_BYTES {
             return Err(refused("a recording needs at least 1MiB; raise --max-size".to_owned()));
@@ -211,8 +211,8 @@ pub(super) fn is_small(policy: &str, most: u64) -> bool {
 pub(super) fn without_policy(head: &Head) -> Option<String> {
     let is_missing = head.policy.is_empty() && !head.anonymised;
     is_missing.then(|| {
-        "the policy is larger than 3 MiB or a quarter of the file and is left out; raise --max-size, or keep a copy for \
-         `evenkeel replay --policy`"
+        "the recording lacks the policy, which is larger than 3 MiB or a quarter of the file; raise --max-size, or keep \
+         a copy of the policy for `evenkeel replay --policy`"
             .to_owned()
     })
 }

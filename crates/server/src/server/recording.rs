@@ -23,7 +23,7 @@ impl Server {
         self.shared.recorder.begin(&self.host(), order)
     }
 
-    /// The figures of the recording under way, or of the newest one; `None` if there was none.
+    /// The figures of the recording under way, or of the newest one; `None` before the first recording.
     pub fn recorded(&self) -> Option<Recorded> {
         self.shared.recorder.newest()
     }
@@ -45,7 +45,7 @@ impl Server {
     /// Keeps the requests of the last minutes as `config` says.
     pub(super) fn keep_requests(&self, config: &Config) {
         if let Err(error) = self.shared.recorder.keep(&self.host(), Settings::of(config)) {
-            tracing::warn!("the requests of the last minutes are not kept: {error}");
+            tracing::warn!("the server keeps no requests of the last minutes (record in [server]): {error}");
         }
     }
 }

@@ -62,6 +62,13 @@ fn a_stop_reaches_every_volume_and_tells_of_each_that_failed() {
 }
 
 #[test]
+fn a_stop_after_which_nothing_is_left_succeeds_even_if_workers_end_late() {
+    // Over before the worker wakes up.
+    let test = Fixture::start("ends-late", "1us", "");
+    test.server.shutdown().unwrap();
+}
+
+#[test]
 fn connections_are_no_more_than_the_limit_of_open_files_allows() {
     let text = "[server]\nworkers = 2\nmax_connections = 100\n[volumes.a]\nsize = \"1MiB\"\n";
     let config = Config::parse(text, "test").unwrap();

@@ -113,7 +113,7 @@ impl Worker {
         let Some(key) = self.shared.slots.take() else {
             self.shared.refused.fetch_add(1, Ordering::Relaxed);
             if let Some(not_logged) = self.count_failure("slot", 0) {
-                tracing::warn!(%peer, not_logged, "refusing a connection: all server.max_connections are open; raise that key (needs a restart) and LimitNOFILE=");
+                tracing::warn!(%peer, not_logged, "refusing a connection: all connections of server.max_connections are open; raise that key (needs a restart) and LimitNOFILE=");
             }
             return None;
         };

@@ -643,6 +643,11 @@ impl Connection {
         true
     }
 
+    /// True if all requests are answered, and the client has not taken all of the answers.
+    pub(crate) fn has_untaken_answers(&self) -> bool {
+        self.in_flight == 0 && (self.ending == Ending::Lingering || !self.is_sent())
+    }
+
     /// True if no byte is left to be sent to the client.
     fn is_sent(&self) -> bool {
         self.gone || self.out.len() == 0 && !self.transport.wants_send()
@@ -656,7 +661,7 @@ impl Connection {
         if let (Some(stream), Some(acceptor)) = (self.transport.tls(), &snapshot.tls)
             && !(stream.follow(acceptor) && admitted)
         {
-            tracing::info!(peer = %self.peer, "closing a connection: its certificate is not accepted any more");
+            tracing::info!(peer = %self.peer, "closing a connection: the client's certificate is no longer accepted by [server.tls] as reloaded; give the client a valid one");
             return false;
         }
         let Phase::Attached(attached) = &mut self.phase else { return true };
@@ -665,12 +670,12 @@ impl Connection {
         }
         let settings = snapshot.settings(&attached.volume);
         if self.transport.tls().is_none() && snapshot.needs_tls(settings, &self.peer) {
-            tracing::info!(peer = %self.peer, volume = attached.volume.name, "closing a connection: its volume needs TLS now");
+            tracing::info!(peer = %self.peer, volume = attached.volume.name, "closing a connection: its volume needs TLS since a reload; connect with TLS (nbds)");
             return false;
         }
         if let Err(barred) = snapshot.admits_to(settings, &self.peer) {
             let (volume, why) = (&attached.volume.name, barred.because());
-            tracing::info!(peer = %self.peer, volume, why, "closing a connection: its volume no longer admits it");
+            tracing::info!(peer = %self.peer, volume, why, "closing a connection: since a reload, access rules of its volume refuse the client");
             return false;
         }
         if let Some((name, tenant)) = snapshot.tenant(&attached.volume, &self.peer) {

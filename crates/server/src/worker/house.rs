@@ -136,12 +136,12 @@ impl Worker {
                 let stuck = stalled >= STUCK_AFTER && connection.account().is_some_and(|account| account.waits());
                 if in_the_way {
                     Some(
-                        "the client moves next to no data, and its tenant holds more than its share of server.buffer_memory, for which others wait",
+                        "the client hardly sends or receives data, and its tenant holds more than its share of server.buffer_memory, for which other tenants wait",
                     )
                 } else if keeps_waiting {
-                    Some("the server stops, and the client receives next to nothing of its answers")
+                    Some("the server stops, and the client hardly receives its answers")
                 } else {
-                    stuck.then_some("the client moves next to no data and holds part of server.buffer_memory, for which its tenant's other connections wait")
+                    stuck.then_some("the client hardly sends or receives data, and holds part of server.buffer_memory, for which its tenant's other connections wait")
                 }
             }
         };

@@ -256,7 +256,7 @@ impl Worker {
             match self.start_ring() {
                 Ok(ring) => self.ring = Some(ring),
                 Err(error) => {
-                    tracing::warn!(%error, worker = self.index, "this worker gets no io_uring, and serves files by threads");
+                    tracing::warn!(%error, worker = self.index, "the kernel gives this worker no io_uring; it serves files by threads, which costs more CPU per request");
                 }
             }
         }
@@ -751,10 +751,28 @@ impl Worker {
             );
             std::mem::forget(self.ring.take());
         }
+        let (mut in_flight, mut slow, mut slow_one) = (!self.operations.is_empty(), 0_u64, None);
         for slot in 0..self.connections.len() {
             if let Some(connection) = self.connections[slot].take() {
+                in_flight |= connection.in_flight > 0;
+                if connection.has_untaken_answers() {
+                    slow += 1;
+                    slow_one = Some(connection.peer.to_string());
+                }
                 self.close(connection);
             }
+        }
+        if in_flight {
+            self.shared.left_in_flight.store(true, Ordering::Release);
+        }
+        if let Some(client) = slow_one {
+            self.shared.left_unsent.store(true, Ordering::Release);
+            tracing::warn!(
+                worker = self.index,
+                clients = slow,
+                %client,
+                "a worker stops while clients have not taken all of their answers; one of them is named here"
+            );
         }
         self.tape.settle();
     }

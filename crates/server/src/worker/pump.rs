@@ -195,7 +195,7 @@ impl Worker {
                     budget_bytes = (decision.budget_bytes < u64::MAX).then_some(decision.budget_bytes),
                     target_ms = decision.target.map(|target| target.as_millis_f64()),
                     reason = evenkeel_policy::explain::admission(&decision.reason),
-                    "admission decided"
+                    "admission control has decided a pool's budget"
                 );
             }
             let known = |id| {

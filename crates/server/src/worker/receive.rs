@@ -247,6 +247,12 @@ impl Worker {
                     |connection: &mut Box<Connection>| connection.key == key && connection.paused == Paused::Turn;
                 let Some(connection) = self.connections[key.slot as usize].take_if(waits) else { continue };
                 let until = match connection.ticket.as_ref().map(Ticket::turn) {
+                    // The account of its client, or of its site, was used up meanwhile: those behind it do not wait for that.
+                    Some(Turn::Wait { until, own: false }) if own => {
+                        self.connections[key.slot as usize] = Some(connection);
+                        self.turns.push(key, until, false);
+                        continue;
+                    }
                     Some(Turn::Wait { until, .. }) => Some(until),
                     // Others have their turn in between.
                     _ => (served >= TURNS_IN_A_ROW || self.waking.has_taken(self.turn())).then(clock::now),
@@ -370,7 +376,7 @@ impl Worker {
                         let why = if is_barred { Reason::Descriptors.because() } else { PASSES_DESCRIPTORS };
                         self.say(CLOSING, "passed descriptors", &connection.peer, &why);
                     }
-                    tracing::debug!(peer = %connection.peer, %error, "receiving failed");
+                    tracing::debug!(peer = %connection.peer, %error, "cannot receive from a client");
                     return Err(Lost::Gone);
                 }
             };
@@ -523,10 +529,10 @@ impl Worker {
             return Err(Lost::Gone);
         }
         if connection.out.len() > 0 {
-            return Err(self.refuse_tls(connection, "the client leaves answers unread and starts TLS"));
+            return Err(self.refuse_tls(connection, "the client started TLS before it had read all answers"));
         }
         let Some(acceptor) = self.snapshot.tls.clone() else {
-            return Err(self.refuse_tls(connection, "a reload has just removed TLS from the configuration"));
+            return Err(self.refuse_tls(connection, "a reload has just removed [server.tls] from the configuration"));
         };
         connection.transport.secure(acceptor).map_err(|error| self.refuse_tls(connection, &error.to_string()))
     }
@@ -550,7 +556,7 @@ impl Worker {
         // A reload during the handshake may have shut this client out.
         if self.snapshot.tls.as_ref().is_some_and(|acceptor| !stream.follow(acceptor)) {
             self.shared.refusals.count(Reason::Tls(Fault::BadCertificate));
-            self.say(CLOSING, "TLS", &connection.peer, &"its certificate is not accepted any more");
+            self.say(CLOSING, "TLS", &connection.peer, &"the client's certificate is no longer accepted");
             return Err(Lost::Violation);
         }
         connection.peer.identity = stream.identity().map(Arc::new);

@@ -214,7 +214,7 @@ impl Worker {
         let watch = || self.sources.add(fd, data, READ | ENDED, connection.set);
         if let Err(error) = self.shared.faults.check(Call::Watch).and_then(|()| watch()) {
             if let Some(more) = self.count_failure("watch", error.raw_os_error()) {
-                tracing::warn!(peer = %connection.peer, %error, not_logged = more, "cannot watch a connection (epoll), and closes it; raise sysctl fs.epoll.max_user_watches, or free memory");
+                tracing::warn!(peer = %connection.peer, %error, not_logged = more, "cannot watch a connection (epoll), so this worker closes the connection; raise sysctl fs.epoll.max_user_watches, or free memory");
             }
             self.close(connection);
             return;

@@ -604,6 +604,28 @@ fn a_client_that_storms_is_greeted_in_its_turn_and_another_at_once() {
     assert_eq!((greeted + drain(&mut client), at(&mut worker, waits).paused), (18, Paused::No));
 }
 
+#[test]
+fn a_client_whose_account_is_used_up_while_it_waits_delays_none_behind_it() {
+    let mut worker = worker();
+    let peer = |uid| Peer { uid: Some(uid), ..Peer::default() };
+    let clients = [1, 2].map(|uid| connect_as(&mut worker, peer(uid)));
+    // As in a round whose time was over before their turns.
+    for &(_, key) in &clients {
+        at(&mut worker, key).paused = Paused::Turn;
+        worker.turns.push(key, clock::now(), true);
+    }
+    // More than may be used at once, as above.
+    for _ in 0..100_000 {
+        worker.shared.handshakes.charge_anyway(Client::User(Some(1)), &Work::begin().after(u64::MAX));
+    }
+    worker.waking.round_begins(0, 1);
+    worker.take_turns();
+    let paused: Vec<_> = clients.iter().map(|&(_, key)| at(&mut worker, key).paused).collect();
+    assert_eq!(paused, [Paused::Turn, Paused::No]);
+    assert!(worker.turns.at() < Instant::FAR_FUTURE, "the first is looked at again");
+    assert!(worker.turns.pop(true).is_none() && worker.turns.pop(false).is_some_and(|key| key == clients[0].1));
+}
+
 /// A small read of another tenant is answered in the round in which it is received, though other connections send more than one
 /// round can receive, and more than one round can write.
 #[test]

@@ -306,13 +306,14 @@ fn notes(family: Family, error: f64, parameters: &[Parameter], load: &Load) -> V
     }
     if error > WELL {
         notes.push(format!(
-            "no model fits well: on the second half the figures are off by {:.0} % in the mean; take results as rough",
+            "no model fits well: its figures of the second half are off by {:.0} % on average; its results are rough",
             error * 100.0
         ));
     }
     let unknown: Vec<&str> = parameters.iter().filter(|one| !one.known).map(|one| one.key).collect();
     if !unknown.is_empty() {
-        notes.push(format!("this recording does not tell {}: other values fit it as well", unknown.join(", ")));
+        let keys = unknown.join(", ");
+        notes.push(format!("this recording does not determine {keys} of the device: other values fit it as well"));
     }
     if load.head.anonymised {
         notes.push(
@@ -325,7 +326,8 @@ fn notes(family: Family, error: f64, parameters: &[Parameter], load: &Load) -> V
         notes.push(format!("{failed} failed requests are sent to the model, but not compared"));
     }
     if load.lacks_many() {
-        notes.push(format!("{} requests could not be recorded: the device had more load", load.left_out.lost));
+        let lost = load.left_out.lost;
+        notes.push(format!("{lost} requests could not be recorded: the device had more load than the recording shows"));
     }
     notes
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use evenkeel_control::units::Kind as Work;
 use evenkeel_control::{Duration, Instant};
-use evenkeel_flight::{Head, Kind, Outcome, Recording, Request, Table};
+use evenkeel_flight::{Head, Kind, Name, Outcome, Recording, Request, Table};
 use evenkeel_model::Io;
 use evenkeel_policy::config::DEFAULT_POOL;
 use serde::Serialize;
@@ -179,7 +179,7 @@ impl Load {
             });
         }
         let peers = recording.by_number(Table::Client);
-        let peers = peers.into_iter().map(|(number, name)| (number, peer(&name.name).to_owned())).collect();
+        let peers = peers.into_iter().map(|(number, name)| (number, peer(name))).collect();
         let mut left_out = LeftOut { lost: recording.lost, ..LeftOut::default() };
         let mut requests = Vec::with_capacity(count);
         let mut connections: Connections = BTreeMap::new();
@@ -393,7 +393,8 @@ fn chosen(volumes: &BTreeMap<u32, (String, u64)>, pool: Option<&str>) -> Result<
     pools.sort_unstable();
     pools.dedup();
     match (pool, &pools[..]) {
-        (_, []) => Err(Unusable::Empty { pool: "any pool".into() }),
+        (None, []) => Err(Unusable::Empty { pool: "any pool".into() }),
+        (Some(pool), []) => Err(Unusable::Empty { pool: format!("pool {pool:?}") }),
         (Some(pool), _) if !pools.iter().any(|known| known == pool) => {
             Err(Unusable::NoPool { pool: pool.to_owned(), pools })
         }
@@ -408,12 +409,9 @@ fn is_refused(request: &Request) -> bool {
     matches!(request.outcome, Outcome::Failed(_)) && request.queue_ns == 0 && request.device_ns == 0
 }
 
-/// The peer of a connection without its port.
-fn peer(name: &str) -> &str {
-    match name.rsplit_once(':') {
-        Some((host, port)) if !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit()) => host,
-        _ => name,
-    }
+/// The peer of a connection without its port, with its identity.
+fn peer(name: &Name) -> String {
+    name.connection().map_or_else(|| name.name.clone(), |(host, _, identity)| format!("{host}{identity}"))
 }
 
 /// The clients, and the number of peers with several connections whose requests no completion explains. If none of the
@@ -526,6 +524,10 @@ mod tests {
         requests[6] = Request { volume: 2, ..requests[6] };
         let load = Load::new(recording(requests), None).unwrap();
         assert_eq!((load.requests.len(), load.left_out.refused), (9, 1));
+        let refused = Request { outcome: Outcome::Failed(28), ..request(0, 0) };
+        let of = |pool| Load::new(recording(vec![refused]), pool).unwrap_err().to_string();
+        assert!(of(Some("main")).contains("no request of pool \"main\""), "{}", of(Some("main")));
+        assert!(of(None).contains("no request of any pool"), "{}", of(None));
         // Volume 2 has no recorded length, and lies behind the GiB of volume 0.
         assert!(load.requests.iter().all(|sent| sent.io.offset <= 1 << 30), "{:?}", load.requests);
     }
@@ -541,7 +543,11 @@ mod tests {
 
     #[test]
     fn a_closed_loop_over_two_connections_of_a_peer_is_one_client() {
-        let of = |ports: [u16; 2], peers: [&str; 2]| {
+        let client = |number: u32, name: String| {
+            let (table, pool) = (Table::Client, String::new());
+            Name { table, number, name, pool, bytes: 0 }
+        };
+        let of = |names: [&str; 2]| {
             let mut at = 0;
             let one = |n: u64| {
                 let latency = 90_000 + n * n % 7 * 1_000;
@@ -550,19 +556,26 @@ mod tests {
                 one
             };
             let mut recording = recording((0..1_000).map(one).collect());
-            for ((number, port), peer) in (0..).zip(ports).zip(peers) {
-                let name = format!("{peer}:{port}");
-                let (table, pool) = (Table::Client, String::new());
-                recording.names.push(evenkeel_flight::Name { table, number, name, pool, bytes: 0 });
-            }
-            Load::new(recording, None).unwrap()
+            let names = (0..).zip(names).map(|(number, name)| client(number, name.to_owned()));
+            recording.names.extend(names);
+            recording
         };
-        let one = of([4_001, 4_002], ["10.0.0.1", "10.0.0.1"]);
-        assert_eq!(one.clients.len(), 1);
-        assert!(matches!(one.clients[0].inferred.behaviour, Behaviour::Closed { .. }), "{:?}", one.clients[0].inferred);
-        assert!(one.dependent() > 0.95, "{}", one.dependent());
-        assert_eq!(of([4_001, 4_002], ["10.0.0.1", "10.0.0.2"]).clients.len(), 2);
-        assert_eq!((peer("[fd00::1]:10809"), peer("unix"), peer("client-3f9a")), ("[fd00::1]", "unix", "client-3f9a"));
+        let load = |recording: Recording| Load::new(recording, None).unwrap();
+        let pair = of(["10.0.0.1:4001", "10.0.0.1:4002"]);
+        let mut scrambled = pair.clone();
+        let scrambler = evenkeel_flight::Scrambler::new(b"key");
+        scrambled.names.iter_mut().for_each(|name| *name = scrambler.entry(name));
+        // Also with names that are scrambled, and with an identity that TLS has shown.
+        for recording in [pair, scrambled, of(["10.0.0.1:4001 (alice)", "10.0.0.1:4002 (alice)"])] {
+            let one = load(recording);
+            let [only] = &one.clients[..] else { panic!("{} clients", one.clients.len()) };
+            assert!(matches!(only.inferred.behaviour, Behaviour::Closed { .. }), "{:?}", only.inferred);
+            assert!(one.dependent() > 0.95, "{}", one.dependent());
+        }
+        assert_eq!(load(of(["10.0.0.1:4001", "10.0.0.2:4002"])).clients.len(), 2);
+        assert_eq!(load(of(["10.0.0.1:4001 (alice)", "10.0.0.1:4002 (bob)"])).clients.len(), 2);
+        let names = ["[fd00::1]:10809", "unix", "client-3f9a"].map(|name| peer(&client(0, name.to_owned())));
+        assert_eq!(names, ["[fd00::1]", "unix", "client-3f9a"]);
     }
 
     #[test]

@@ -329,7 +329,7 @@ fn without_effect(assignment: &str, pool: &str) -> Option<Problem> {
         return None;
     }
     let message = if is_in("pools") {
-        format!("is of another pool: the replay has {pool:?} alone, whose keys begin with pool. too")
+        format!("names another pool: the replay has only {pool:?}, whose keys may begin with pool., too")
     } else {
         "changes nothing in a replay: its keys begin with pool., tenants. or device.".to_owned()
     };

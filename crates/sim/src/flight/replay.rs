@@ -244,7 +244,11 @@ fn longer(before: &Figures, after: &Figures) -> Vec<String> {
 fn notes(load: &Load, calibration: &[Calibration], before: &Figures, after: Option<&Figures>) -> Vec<String> {
     let mut notes: Vec<String> = load.sampled().into_iter().collect();
     if !load.has_latencies() {
-        notes.push("the recording has no latencies: requests are sent at their time, and nothing is calibrated".into());
+        notes.push(
+            "the recording has no latencies: requests are sent at their recorded times, and the simulated latencies \
+             are compared with none"
+                .into(),
+        );
     }
     for off in calibration {
         let worst = [off.iops, off.p50, off.p99].map(f64::abs).into_iter().fold(0.0, f64::max);
@@ -281,7 +285,7 @@ fn notes(load: &Load, calibration: &[Calibration], before: &Figures, after: Opti
     }
     if load.open_peers > 0 {
         notes.push(format!(
-            "{} clients use several connections, and completions do not explain their requests, which keep their times",
+            "{} clients use several connections, and their requests do not follow completions: these keep their times",
             load.open_peers
         ));
     }

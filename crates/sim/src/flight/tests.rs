@@ -263,7 +263,7 @@ fn advice_names_the_speed_of_a_device_that_would_meet_the_target() {
     let (faster, ratio) = (slow.faster.clone().expect("no policy meets it"), slow.unmet[0].ratio);
     let factor = faster.factor.expect("a somewhat faster device is enough");
     assert!(ratio > 1.1 && (factor - ratio).abs() < 0.2, "{factor} for {ratio} times the target");
-    let shown = format!("a device {factor} times as fast would meet all, {}", faster.change);
+    let shown = format!("a device {factor} times as fast would meet all, by this policy: {}", faster.change);
     assert!(text::advice(&slow).contains(&shown), "{}", text::advice(&slow));
     assert_eq!(serde_json::to_value(&slow).unwrap()["faster"]["factor"], factor);
     let page = page::advice(&slow, "evenkeel advise".to_owned());

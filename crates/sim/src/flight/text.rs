@@ -17,7 +17,7 @@ const WIDTH: usize = 100;
 /// The comparison of a replay as text.
 pub fn replay(comparison: &Comparison) -> String {
     let mut out = format!(
-        "pool {}: {}, {} depend on others; seed {}\n\n",
+        "pool {}: {}, of which {} wait for an earlier one; seed {}\n\n",
         comparison.pool,
         counted(comparison.requests, "request"),
         percent(comparison.dependent),
@@ -50,7 +50,7 @@ pub fn replay(comparison: &Comparison) -> String {
     }
     out += &aligned(&table, 2, WIDTH);
     if !comparison.calibration.is_empty() {
-        out += "\nsimulated against recorded:\n";
+        out += "\ndifference of simulated from recorded:\n";
         for off in &comparison.calibration {
             let _ = writeln!(
                 out,
@@ -73,13 +73,13 @@ pub fn replay(comparison: &Comparison) -> String {
 /// A fitted device as text, without its parameters as TOML.
 pub fn fit(fit: &Fit) -> String {
     let mut out = format!(
-        "{}, from {} requests; seed {}\n\non the second half of the recording, off by {} in the mean:\n",
+        "{}, from {} requests; seed {}\n\nmean error on the second half of the recording {}:\n",
         fit.family,
         fit.requests,
         fit.seed,
         percent(fit.error)
     );
-    let mut table = vec![["", "recorded", "simulated", "off"].map(str::to_owned).to_vec()];
+    let mut table = vec![["", "recorded", "simulated", "error"].map(str::to_owned).to_vec()];
     for compared in &fit.held_out {
         let unit = if compared.what == "throughput" { "IOPS" } else { "ms" };
         table.push(vec![
@@ -90,14 +90,14 @@ pub fn fit(fit: &Fit) -> String {
         ]);
     }
     out += &aligned(&table, 1, WIDTH);
-    out += "\nfamilies, by their error on the first half:\n";
+    out += "\nkinds of device model that were tried, each with its error on the first half (0.1 = about 10 %):\n";
     for tried in &fit.tried {
         let _ = writeln!(out, "  {}: {}", tried.family, short(tried.error));
     }
     let (direct, us) = (&fit.direct, |ns: f64| short(ns / 1e3));
     let _ = writeln!(
         out,
-        "\nidle device: a read takes {} µs, a write {} µs; in flight {} in the mean; at most {} IOPS, {} MB/s",
+        "\nidle device: a read takes {} µs, a write {} µs; recorded: {} in flight on average, at most {} IOPS, {} MB/s",
         us(direct.read.base_ns),
         us(direct.write.base_ns),
         short(direct.in_flight),
@@ -110,7 +110,7 @@ pub fn fit(fit: &Fit) -> String {
 /// Advice as text.
 pub fn advice(advice: &Advice) -> String {
     let mut out = format!("pool {}; seed {}\n\n", advice.pool, advice.seed);
-    let mut table = vec![["policy", "lost", "verdict"].map(str::to_owned).to_vec()];
+    let mut table = vec![["policy", "throughput lost", "targets"].map(str::to_owned).to_vec()];
     for (place, candidate) in advice.candidates.iter().enumerate() {
         let verdict = match (candidate.met, advice.chosen == Some(place)) {
             (true, true) => "met, advised",
@@ -143,13 +143,13 @@ pub fn advice(advice: &Advice) -> String {
         Some(confidence) => {
             let _ = writeln!(
                 out,
-                "\nconfidence: the targets hold in {} of the bootstrap's draws of simulated seconds;\n\
-                 errors of the device model are not in it",
+                "\nconfidence: the latency targets are met in {} of random draws of simulated seconds (bootstrap);\n\
+                 errors of the device model are not included",
                 percent(confidence)
             );
         }
         None if advice.chosen().is_some_and(|candidate| candidate.figures.targets.is_empty()) => {}
-        None => out += "\nno confidence: the run is too short, or has hardly any requests of a target\n",
+        None => out += "\nconfidence unknown: the run is too short, or hardly any requests count for a target\n",
     }
     out += &notes(&advice.notes);
     let _ = write!(out, "\n{}", advice.advised);
@@ -160,7 +160,7 @@ pub fn advice(advice: &Advice) -> String {
 pub(super) fn refusal(advice: &Advice) -> String {
     let mut out = "\nno policy that was tried meets all targets and guarantees\n".to_owned();
     for target in &advice.unjudged {
-        let _ = writeln!(out, "  {target}: the recording has no requests of it; remove it, or record while there are");
+        let _ = writeln!(out, "  {target}: no recorded request counts; remove the target, or record its requests");
     }
     for unmet in &advice.unmet {
         let (best, ratio) = (short(unmet.best_ms), short(unmet.ratio));
@@ -168,21 +168,26 @@ pub(super) fn refusal(advice: &Advice) -> String {
     }
     advice.unkept.iter().for_each(|kept| out += &guarantee(kept));
     if advice.unjudged.is_empty() && advice.unmet.is_empty() && advice.unkept.is_empty() {
-        out += "  each is met by some of these policies, but not all by one\n";
+        out += "  each of them is met by some of these policies, but no policy meets all\n";
     }
     if let Some(faster) = &advice.faster {
         let _ = match faster.factor {
             Some(factor) => {
-                writeln!(out, "a device {} times as fast would meet all, {}", short(factor), faster.change)
+                writeln!(
+                    out,
+                    "a device {} times as fast would meet all, by this policy: {}",
+                    short(factor),
+                    faster.change
+                )
             }
-            None => writeln!(out, "not even a device {} times as fast would meet all", speed::HIGHEST),
+            None => writeln!(out, "not even a device {} times as fast would meet all of them", speed::HIGHEST),
         };
     }
     match advice.load_share {
         Some(share) if share > 0.0 => {
-            let _ = writeln!(out, "with {} of this load the latency targets are met as wanted", percent(share));
+            let _ = writeln!(out, "with {} of this load the wanted policy meets its latency targets", percent(share));
         }
-        Some(_) => out += "down to 1/64 of this load no smaller load met the targets\n",
+        Some(_) => out += "the wanted policy misses its latency targets even down to 1/64 of this load\n",
         None => {}
     }
     out

@@ -201,7 +201,7 @@ impl Limit {
     pub(super) fn value(&self, metric: &str) -> Result<f64, String> {
         let text = match self {
             Self::Number(value) if value.is_finite() => return Ok(*value),
-            Self::Number(value) => return Err(format!("{value} bounds nothing; leave it out")),
+            Self::Number(value) => return Err(format!("{value} is no bound; remove this key")),
             Self::Text(text) => text,
         };
         let time = || text.parse::<Duration>().map(|time| time.as_secs_f64()).map_err(|error| error.to_string());

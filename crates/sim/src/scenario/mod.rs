@@ -300,7 +300,7 @@ impl Reader<'_> {
             let at = [path, &["from"]].concat();
             self.error(&at, format!("is not before the end of the run at {:?}", end.since(Instant::ZERO)));
         } else if start >= stop {
-            self.error(&[path, &["until"]].concat(), "is not after from");
+            self.error(&[path, &["until"]].concat(), "is not after from; write a later time");
         }
         (start, stop)
     }
@@ -347,7 +347,10 @@ impl Reader<'_> {
             let place = index.to_string();
             let at = Instant::ZERO + form.at;
             if at > end {
-                self.error(&["change", &place, "at"], "is after the end of the run");
+                self.error(
+                    &["change", &place, "at"],
+                    "is after the end of the run; use an earlier time or raise duration",
+                );
             }
             if form.is_empty() {
                 let message = "changes nothing; give stall, device, pool or tenants";

@@ -146,7 +146,7 @@ function lost(error, wait) {
   const since = answeredAt === null ? "" : ` since ${clock(answeredAt)}`;
   const why = error instanceof SyntaxError || /answers/.test(error.message) ? ` (${error.message})` : "";
   byId("lost").hidden = false;
-  say(byId("lost-since"), `No answer from the server${since}${why}. What is shown is old.`);
+  say(byId("lost-since"), `No answer from the server${since}${why}. The figures on this page are old.`);
   say(byId("lost-next"), `The next attempt is in ${span(wait / 1000)}.`);
   status("lost");
 }

@@ -104,7 +104,7 @@ function workerTable() {
     match: (row) => String(row.index),
     columns: [
       { key: "index", title: "Worker", hint: "a thread that serves connections, by its number", order: (a, b) => a.index - b.index, text: (row) => `${row.index}${row.leaving ? ", leaving" : ""}` },
-      { key: "busy", title: "Busy", hint: "share of the last second in which it had something to do", numeric: true, order: largest((row) => row.busy), fill: fillBusy },
+      { key: "busy", title: "Busy", hint: "share of the last second in which the worker had something to do", numeric: true, order: largest((row) => row.busy), fill: fillBusy },
       { key: "connections", title: "Connections", hint: "connections of clients at present", numeric: true, order: largest((row) => row.connections), text: (row) => count(row.connections) },
       { key: "rate", title: "Requests/s", hint: "requests received per second", numeric: true, order: largest((row) => row.rate), text: (row) => count(row.rate) },
     ],
@@ -141,13 +141,13 @@ function volumeTable() {
     columns: [
       text("name", "Volume", "name of the export"),
       {
-        key: "size", title: "Size", hint: "allocated in the file system, of the size", numeric: true, order: largest((row) => row.size_bytes),
+        key: "size", title: "Size", hint: "space allocated in the file system, of the volume's size", numeric: true, order: largest((row) => row.size_bytes),
         text: (row) => (row.space ? `${bytes(row.space.allocated_bytes)} of ${bytes(row.size_bytes)}` : bytes(row.size_bytes)),
         hover: (row) => (row.trims_total ? `${count(row.trims_total)} trims, ${bytes(row.trimmed_bytes_total)} in all` : ""),
       },
-      { key: "free", title: "Free", hint: "in the file system, for all its volumes", numeric: true, order: largest((row) => row.space?.free_bytes), fill: fillFree },
-      text("tenant", "Tenant", "the tenant whose policy applies to it"),
-      text("pool", "Pool", "the shared device on which it is"),
+      { key: "free", title: "Free", hint: "free space in the file system of the volume's file, for all volumes there", numeric: true, order: largest((row) => row.space?.free_bytes), fill: fillFree },
+      text("tenant", "Tenant", "the tenant whose policy applies to the volume"),
+      text("pool", "Pool", "the shared device on which the volume is"),
       { ...text("backend", "Backend", "kind of storage of its data; the place is in the cell's tooltip"), hover: (row) => row.path ?? row.remote?.uri ?? row.rbd?.image },
       { key: "connections", title: "Connections", hint: "connections of clients at present", numeric: true, order: largest((row) => row.connections), text: (row) => count(row.connections) },
       {
@@ -167,9 +167,9 @@ function clientTable() {
     match: (row) => row.address,
     columns: [
       { key: "address", title: "Client", hint: "address of the client; of a Unix socket its user", order: first((row) => row.address), text: (row) => (row.address.startsWith("unix") ? `${row.address} #${row.id}` : row.address) },
-      text("volume", "Volume", "the export that it has opened"),
-      text("tenant", "Tenant", "the tenant whose policy applies to it"),
-      { key: "worker", title: "Worker", hint: "the thread that serves it", numeric: true, order: (a, b) => a.worker - b.worker, text: (row) => String(row.worker) },
+      text("volume", "Volume", "the export that the client has opened"),
+      text("tenant", "Tenant", "the tenant whose policy applies to the connection"),
+      { key: "worker", title: "Worker", hint: "the thread that serves the connection", numeric: true, order: (a, b) => a.worker - b.worker, text: (row) => String(row.worker) },
       { key: "rate", title: "Requests/s", hint: "requests received per second", numeric: true, order: largest((row) => row.rate), text: (row) => count(row.rate) },
       { key: "inFlight", title: "In flight", hint: "requests not yet answered", numeric: true, order: largest((row) => row.in_flight_requests), text: (row) => count(row.in_flight_requests) },
     ],
@@ -185,7 +185,7 @@ function memberTable() {
     match: (row) => row.name,
     columns: [
       text("name", "Member", "a host of the cluster"),
-      text("presence", "Presence", "present; suspect: its last report counts; expired: its share is the others'"),
+      text("presence", "Presence", "present; suspect: stopped reporting and keeps its share; expired: the other members have its share"),
       { key: "missed", title: "Missed periods", hint: "periods since its last report", numeric: true, order: largest((row) => row.missed_periods), text: (row) => count(row.missed_periods) },
     ],
   });

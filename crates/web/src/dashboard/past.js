@@ -119,7 +119,7 @@ export function records(events) {
       by: KINDS[kind] ?? (reason.startsWith(THROTTLED) || reason.startsWith(OF_VOLUME) || reason === "released" ? "throttle" : reason === BY_COMMAND ? "command" : "decision"),
       reason, because: about === "" ? event.because : `${about}: ${event.because}`, from: at, until: at, times: 1, event,
     };
-    const trouble = `${about} ${reason}`;
+    const trouble = `${about} ${reason} ${event.level ?? ""}`;
     // A program that was ended records no end of its troubles; one that goes on is recorded again.
     if (kind === "started") open.clear();
     if (kind === "trouble_begins") {
@@ -138,7 +138,7 @@ export function records(events) {
 export function troublesAt(entries, at) {
   const open = new Map();
   for (const { event } of entries) {
-    const key = `${event.about ?? ""} ${event.reason}`;
+    const key = `${event.about ?? ""} ${event.reason} ${event.level ?? ""}`;
     if (event.at_s > at) break;
     if (event.kind === "trouble_begins") open.set(key, event);
     // A program that was ended records no end of its troubles.

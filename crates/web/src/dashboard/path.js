@@ -146,7 +146,7 @@ function stages(state, pool, subject) {
     list.push({
       key: "limit", title: "Pool limit", picture: rows([{ part: Math.min(1, part), held: pool.hold?.cause === "pool_limit" }]),
       figure: rates(limit.iops, limit.bytes_per_s), waits: cause === "pool_limit",
-      notes: [`${percent(part)} of it used`, pool.hold?.cause === "pool_limit" ? `set by ${pool.hold.by}` : ""],
+      notes: [`${percent(part)} of the limit used`, pool.hold?.cause === "pool_limit" ? `set by ${pool.hold.by}` : ""],
     });
   }
   const full = admission.budget_bytes ? Math.min(1, admission.in_flight_bytes / admission.budget_bytes) : 0;
@@ -171,7 +171,7 @@ const HINTS = {
   workers: "threads that serve connections",
   tenants: "requests wait here for limits and throttles of their tenants, and for their turn by reservation and weight",
   slots: "requests that tenants may have in flight, shared out by what their latency targets need",
-  limit: "the most that the pool lets through",
+  limit: "the rate of requests or bytes that the pool never exceeds",
   admission: "the budget: how much may be in flight in the device at once",
   device: "the storage behind the volumes; its latency begins when a request leaves the queue",
   packets: "packets of noisy clients are delayed here",
@@ -230,5 +230,5 @@ export function showPath(state, pool, subject) {
     return;
   }
   const share = work.response > 0 ? work.queue / work.response : 0;
-  say(split, `${subject.name}: latency ${ms(work.response)} ms = ${ms(work.queue)} in the queue + ${ms(work.device)} in the device (${percent(share)} of it waiting)`);
+  say(split, `${subject.name}: latency ${ms(work.response)} ms = ${ms(work.queue)} in the queue + ${ms(work.device)} in the device (${percent(share)} of the latency in the queue)`);
 }

@@ -115,7 +115,7 @@ export class When {
     const at = read(this.field.value, this.now());
     const wrong = Number.isNaN(at);
     mark(this.field, "aria-invalid", wrong ? "true" : null);
-    if (wrong) say(byId("when"), "No time: write 02:40, 2026-11-28 02:40, -2h or now.");
+    if (wrong) say(byId("when"), "This is not a time: write 02:40, 2026-11-28 02:40, -2h or now.");
     else this.go(at);
   }
 

@@ -19,8 +19,8 @@ use crate::openmetrics::{
 };
 
 const PREFIX: &str = "evenkeel_guard";
-const READS: &str = "Mean of the last interval's reads.";
-const PERCENTILE: &str = "Percentile of the target, over 5 to 10 s.";
+const READS: &str = "Mean read latency, last interval.";
+const PERCENTILE: &str = "Target's percentile of read latency, over 5 to 10 s.";
 
 /// The most clients that have series of their own in a scrape; the clients with the most load are chosen. An agent may see a
 /// hundred thousand clients; `guard status` shows all.
@@ -39,7 +39,7 @@ const BUILD: Family = Family::gauges("build_info", &["version"], "Always 1.");
 const AGENT: Table<State> = Table {
     labels: &[],
     metrics: &[
-        gauge("uptime", "Time since the start.", SECONDS, |s| Some(s.uptime_s)),
+        gauge("uptime", "Time since the agent's start.", SECONDS, |s| Some(s.uptime_s)),
         gauge("acting", "1 if decisions take effect.", None, |s| whether(s.acting)),
         counter("ticks", "Decisions, each for all pools.", None, |s| s.ticks_total),
         counter("late_ticks", "Late decisions.", None, |s| s.late_ticks_total),
@@ -93,7 +93,7 @@ fn missed(pool: &PoolState) -> Option<f64> {
     whether(verdict::of_latency(target, &pool.reason).verdict.is_missed())
 }
 
-/// For a condition that is the reason of the newest decision for a latency target.
+/// 1 if the newest decision on the pool has this reason, else 0; `None` for a pool without a latency target.
 fn reason_is(pool: &PoolState, reason: &str) -> Option<f64> {
     pool.latency_target.as_ref().and_then(|_| whether(pool.reason == reason))
 }
@@ -106,7 +106,7 @@ const DEVICE: Table<DeviceState> = Table {
     labels: &["pool", "device"],
     metrics: &[
         gauge("device_read_latency", READS, SECONDS, |d| ms(d.read_latency_ms)),
-        gauge("device_write_latency", "Mean of the last interval's writes.", SECONDS, |d| ms(d.write_latency_ms)),
+        gauge("device_write_latency", "Mean write latency, last interval.", SECONDS, |d| ms(d.write_latency_ms)),
     ],
 };
 
@@ -160,7 +160,7 @@ const LOCAL_GROUP: Table<GroupState> = Table {
 
 const GROUP: Table<GroupState> = Table {
     labels: &["pool", "tenant", "group"],
-    metrics: &[gauge("guarantee_foreign", "1 while another program's limit is left alone.", None, |g| {
+    metrics: &[gauge("guarantee_foreign", "1 while another program's limit stays in force.", None, |g| {
         whether(g.foreign_limit.is_some())
     })],
 };
@@ -211,10 +211,10 @@ const QUEUE: Table<QueueState> = Table {
     labels: &["pool", "volume", "disk", "setting"],
     metrics: &[
         gauge("queue_length", "Requests allowed in flight, for each hardware queue.", None, |q| q.value.map(f64::from)),
-        gauge("queue_foreign", "1 while another program's length is left alone.", None, |q| {
+        gauge("queue_foreign", "1 while another program's length stays in force.", None, |q| {
             whether(q.foreign.is_some())
         }),
-        counter("queue_changes", "Changes of the length.", None, |q| q.changes_total),
+        counter("queue_changes", "Changes of queue length.", None, |q| q.changes_total),
     ],
 };
 
@@ -222,7 +222,7 @@ const OSD: Table<OsdState> = Table {
     labels: &["osd"],
     metrics: &[
         gauge("osd_controlled", "1 while the agent sets the throttle.", None, |o| whether(o.condition == "controlled")),
-        gauge("osd_foreign", "1 while another program's throttle is left alone.", None, |o| {
+        gauge("osd_foreign", "1 while another program's throttle stays in force.", None, |o| {
             whether(o.condition == "foreign")
         }),
         gauge("osd_unusable", "1 while the throttle cannot be set.", None, |o| whether(o.condition == "unusable")),
@@ -247,7 +247,7 @@ const OSD: Table<OsdState> = Table {
 const STORE: Table<PoolState> = Table {
     labels: &["osd"],
     metrics: &[
-        gauge("osd_store_latency", "Mean of the last interval's commits.", SECONDS, |p| ms(p.lately.latency_ms)),
+        gauge("osd_store_latency", "Mean commit latency, last interval.", SECONDS, |p| ms(p.lately.latency_ms)),
         gauge("osd_commits_per_second", "Transactions committed.", None, |p| Some(p.lately.iops)),
     ],
 };

@@ -26,7 +26,7 @@ pub(super) struct Shown {
     percentiles: BTreeMap<String, ReadPercentiles>,
     /// Decisions, oldest first.
     decisions: Vec<DecisionRecord>,
-    /// The rest as of a server; it has no workers and no volumes.
+    /// Pools, tenants and troubles in the form of a server's state, without workers and volumes.
     #[serde(flatten)]
     state: State,
 }
@@ -36,9 +36,9 @@ pub(super) struct Shown {
 struct Point {
     point: Enforcement,
     method: String,
-    /// The setting that it changes.
+    /// The setting that the enforcement point changes, such as `io.max of 2 groups`.
     acts_on: String,
-    /// Missing or wrong things, and their cures.
+    /// Problems of the enforcement point, with their cures.
     notes: Vec<String>,
 }
 

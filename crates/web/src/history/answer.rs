@@ -41,13 +41,13 @@ pub enum Error {
 pub struct Query {
     /// Begin, Unix time in seconds.
     pub from: u64,
-    /// End, likewise.
+    /// End, Unix time in seconds.
     pub to: u64,
     /// Length of a step in seconds: 1, 10, 60 or 600. `None`: the shortest with some 600 steps.
     pub step: Option<u64>,
-    /// The pool.
+    /// Name of the pool whose figures and events are asked for; `None`: all pools.
     pub pool: Option<String>,
-    /// The tenant; empty for the series of whole pools alone.
+    /// Name of the tenant whose figures and events are asked for; empty for figures of whole pools alone; `None`: all tenants.
     pub tenant: Option<String>,
 }
 

@@ -23,7 +23,7 @@ pub(super) const BEHIND_CURE: &str = "check the clock (`timedatectl`); recording
 /// Bound on the events that wait for a second that is recorded; the newest ones stay.
 const MOST_LATER: usize = 1_000;
 
-/// A source of what is recorded.
+/// A source of the figures and events that a history records.
 pub(crate) trait Sense: Send {
     /// Figures of all that was done since the last call; idle series may be left out.
     fn samples(&mut self) -> Vec<Sample>;
@@ -32,7 +32,7 @@ pub(crate) trait Sense: Send {
     fn held(&mut self) -> Held;
 }
 
-/// A history that is recorded.
+/// The recording of a program's history: the open history, and all that is remembered from one second to the next.
 pub(crate) struct Ledger {
     program: Program,
     marker: Marker,
@@ -40,11 +40,11 @@ pub(crate) struct Ledger {
     open: Option<(History, Place)>,
     /// End of the last second that was read, Unix time in seconds.
     read_to: u64,
-    /// When opening is tried again, likewise.
+    /// Time of the next attempt to open the history, Unix time in seconds.
     open_at: u64,
-    /// The error of the last attempt, which is in the log.
+    /// The error of the last attempt to open the history, which is in the log.
     complained: Option<String>,
-    /// When reasons and troubles are read again.
+    /// Time of the next reading of reasons and troubles, Unix time in seconds.
     held_at: u64,
     synced_at: u64,
     /// The error for which recording paused last.
@@ -53,7 +53,7 @@ pub(crate) struct Ledger {
     behind: Option<String>,
     /// Events that are recorded with the next second.
     later: Vec<Mark>,
-    /// True until the start is recorded.
+    /// True until the start of the program is recorded.
     starts: bool,
 }
 
@@ -197,7 +197,7 @@ impl Ledger {
                 if self.complained.as_ref() != Some(&error) {
                     let key = self.program.key;
                     tracing::warn!(
-                        "no history is recorded: {error}; stop the other one, or give this {} a folder of its own, or set {key} = \"off\"; tried again every {RETRY_S} s",
+                        "no history is recorded: {error}; stop the other program that uses the folder, or give this {} a folder of its own, or set {key} = \"off\"; tried again every {RETRY_S} s",
                         self.program.name
                     );
                 }

@@ -55,9 +55,9 @@ impl Topic {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Reason {
     pub(crate) pool: String,
-    /// Empty for a pool.
+    /// Name of the tenant; empty if the reason is about a pool.
     pub(crate) tenant: String,
-    /// Empty unless it is about a volume.
+    /// Name of the volume; empty if the reason is not about a volume.
     pub(crate) volume: String,
     pub(crate) topic: Topic,
     /// Name of the reason.
@@ -69,9 +69,9 @@ pub(crate) struct Reason {
 /// A change by a command, a signal or the hours of the policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ByCommand {
-    /// Empty if it is not about a pool.
+    /// Name of the changed pool; empty if the change is not about a pool.
     pub(crate) pool: String,
-    /// Empty if it is not about a tenant.
+    /// Name of the changed tenant; empty if the change is not about a tenant.
     pub(crate) tenant: String,
     /// The caller or `schedule`, the object, and the values before and after, as a sentence.
     pub(crate) sentence: String,
@@ -99,20 +99,48 @@ struct Known {
     lives: bool,
 }
 
+/// Level, kind and object of a trouble.
+type Key = (&'static str, String, String);
+
 /// A trouble that was recorded and has not ended.
 struct Ongoing {
+    /// The trouble as it was recorded last.
     trouble: Trouble,
     seen_at: u64,
     /// When it was recorded last.
     marked_at: u64,
+    /// Its parts, each with the time at which it was seen last.
+    parts: HashMap<String, u64>,
+}
+
+/// The troubles by level, kind and object, in their order: those that differ in their part alone are one, with all sentences.
+fn whole(troubles: Vec<Trouble>) -> Vec<(Key, Trouble, Vec<String>)> {
+    let mut places: HashMap<Key, usize> = HashMap::new();
+    let mut whole: Vec<(Key, Trouble, Vec<String>)> = Vec::new();
+    for mut trouble in troubles {
+        let key = (trouble.level.word(), trouble.kind.clone(), trouble.about.clone());
+        let part = std::mem::take(&mut trouble.part);
+        let Some(&place) = places.get(&key) else {
+            places.insert(key.clone(), whole.len());
+            whole.push((key, trouble, vec![part]));
+            continue;
+        };
+        let (_, other, parts) = &mut whole[place];
+        // Of several without parts the first stands for all.
+        if !parts.contains(&part) {
+            other.because = format!("{}; {}", other.because, trouble.because);
+            parts.push(part);
+        }
+    }
+    whole
 }
 
 /// Finds the events between one moment and the next.
 #[derive(Default)]
 pub(crate) struct Marker {
-    /// By level, kind and object.
-    troubles: HashMap<(&'static str, String, String), Ongoing>,
-    /// By pool, tenant, volume and topic.
+    /// Troubles that have not ended, by level, kind and object.
+    troubles: HashMap<Key, Ongoing>,
+    /// Reasons as they were recorded last, by pool, tenant, volume and topic.
     reasons: HashMap<(String, String, String, Topic), Known>,
     /// When the newest recorded decision about a subject was taken, on the scale of the uptime.
     decided: HashMap<(String, String, String), f64>,
@@ -127,6 +155,7 @@ impl Marker {
         self.reasons.values_mut().for_each(|known| known.at = known.at.min(at));
         for ongoing in self.troubles.values_mut() {
             (ongoing.seen_at, ongoing.marked_at) = (ongoing.seen_at.min(at), ongoing.marked_at.min(at));
+            ongoing.parts.values_mut().for_each(|seen_at| *seen_at = (*seen_at).min(at));
         }
     }
 
@@ -151,17 +180,24 @@ impl Marker {
             Mark { at, event: Event::Trouble { begins, level, kind, about, sentence } }
         };
         let mut marks = Vec::new();
-        for trouble in troubles {
-            let key = (trouble.level.word(), trouble.kind.clone(), trouble.about.clone());
+        for (key, trouble, parts) in whole(troubles) {
+            let parts = parts.into_iter().map(|part| (part, at));
             match self.troubles.entry(key) {
                 Entry::Vacant(entry) => {
                     marks.push(mark(true, at, &trouble));
-                    entry.insert(Ongoing { trouble, seen_at: at, marked_at: at });
+                    entry.insert(Ongoing { trouble, seen_at: at, marked_at: at, parts: parts.collect() });
                 }
                 Entry::Occupied(mut entry) => {
                     let ongoing = entry.get_mut();
-                    ongoing.seen_at = at;
-                    if at >= ongoing.marked_at.saturating_add(AGAIN_S) {
+                    let before = std::mem::replace(&mut ongoing.seen_at, at);
+                    ongoing.parts.retain(|_, seen_at| before < seen_at.saturating_add(ENDS_AFTER_S));
+                    let known = ongoing.parts.len();
+                    ongoing.parts.extend(parts);
+                    if ongoing.parts.len() > known {
+                        // Another error of the same volume, for example: all of them together are recorded anew.
+                        marks.push(mark(true, at, &trouble));
+                        (ongoing.trouble, ongoing.marked_at) = (trouble, at);
+                    } else if at >= ongoing.marked_at.saturating_add(AGAIN_S) {
                         let because = format!("goes on: {}", trouble.because);
                         marks.push(mark(true, at, &Trouble { because, ..trouble.clone() }));
                         (ongoing.trouble, ongoing.marked_at) = (trouble, at);
@@ -351,6 +387,37 @@ mod tests {
             all.extend(marker.marks(at, Held { troubles, ..Held::default() }));
         }
         assert_eq!(names(&all), [(102, "io_errors true".into()), (129, "io_errors false".into())]);
+    }
+
+    #[test]
+    fn a_second_error_of_a_volume_is_recorded_beside_the_first() {
+        let mut marker = Marker::default();
+        let failed = |part: &str, at: u64| {
+            let because = format!("{part} for {at} s");
+            Trouble::new(Level::Critical, "io_errors", "volume db", because, "make room").of_part(part)
+        };
+        let mut sentences = Vec::new();
+        for at in 100..200 {
+            let troubles = match at {
+                100..110 => vec![failed("EIO", at)],
+                // The newest error is the first.
+                110..150 => vec![failed("ENOSPC", at), failed("EIO", at)],
+                150..170 => vec![failed("ENOSPC", at)],
+                170..180 => vec![failed("EIO", at), failed("ENOSPC", at)],
+                _ => Vec::new(),
+            };
+            for mark in marker.marks(at, Held { troubles, ..Held::default() }) {
+                let Event::Trouble { begins, sentence, .. } = mark.event else { panic!("no trouble") };
+                sentences.push((mark.at, begins, sentence));
+            }
+        }
+        let expected = [
+            (100, true, "EIO for 100 s"),
+            (110, true, "ENOSPC for 110 s; EIO for 110 s"),
+            (170, true, "EIO for 170 s; ENOSPC for 170 s"),
+            (179, false, "EIO for 170 s; ENOSPC for 170 s"),
+        ];
+        assert_eq!(sentences, expected.map(|(at, begins, sentence)| (at, begins, sentence.to_owned())));
     }
 
     #[test]

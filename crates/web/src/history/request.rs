@@ -55,7 +55,7 @@ impl Wanted {
 pub(crate) async fn answered(recorder: Option<&Recorder>, wanted: Wanted) -> Result<Json<History>, Refusal> {
     let off = |cure: &str| Refusal::new(404, "no_history", "no history is recorded here", cure);
     let Some(recorder) = recorder else {
-        return Err(off("set agent.data_dir to a folder for it"));
+        return Err(off("set agent.data_dir to a folder for the history"));
     };
     let key = recorder.key();
     let place = recorder.place().ok_or_else(|| off(&format!("set {key} to a number of bytes, such as \"256MiB\"")))?;

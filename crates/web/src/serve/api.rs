@@ -15,6 +15,7 @@ use evenkeel_policy::state::TenantState;
 use evenkeel_policy::units::Bytes;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
+use tokio::sync::Semaphore;
 
 use super::audit;
 use super::body::Body;
@@ -26,9 +27,13 @@ use crate::history;
 use crate::probe;
 use crate::refusal::Refusal;
 use crate::request::{Asked, Named, Request, read, write};
-use crate::serving::elsewhere;
+use crate::serving::elsewhere_in_turn;
 
 type Shared = State<Arc<Manager>>;
+
+/// Changes are made one at a time, and one more may wait on a thread. Those that wait for a device that hangs leave the other
+/// threads that may block to other requests.
+static BEING_MADE: Semaphore = Semaphore::const_new(2);
 
 /// The caller, as an extension of each connection's requests.
 type By = Extension<Caller>;
@@ -301,8 +306,8 @@ impl NewSettings {
             (Some(size), true) => Ok(VolumeChange::Size(size)),
             (None, false) => Ok(VolumeChange::Settings(patch.into(), Consent { force, ..Consent::default() })),
             _ => {
-                let message = "a request changes the size of a volume, or its tenant, description, limit and clients";
-                Err(Refusal::new(422, "invalid_request", message, "give one of both; make two requests for both"))
+                let message = "a request must change either the size of a volume or its other settings, and not both";
+                Err(Refusal::new(422, "invalid_request", message, "give size alone, or without it other settings"))
             }
         }
     }
@@ -364,8 +369,8 @@ async fn set_pool(
 /// Makes a change on another thread than the one that answers requests, because opening and closing volumes takes time.
 async fn change(make: impl FnOnce() -> Result<Vec<String>, Refusal> + Send + 'static) -> Answer {
     let failed =
-        |_| Refusal::new(500, "internal", "an internal error ended the change", "see the server's log, and report it");
-    let changes = elsewhere(make).await.map_err(failed).and_then(|made| made)?;
+        |_| Refusal::new(500, "internal", "an internal error ended the change", "report the error in the server's log");
+    let changes = elsewhere_in_turn(&BEING_MADE, make).await.map_err(failed).and_then(|made| made)?;
     Ok(Json(Changed { changes }))
 }
 
@@ -374,6 +379,30 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::serving::elsewhere;
+
+    #[test]
+    fn changes_that_hang_leave_threads_to_other_requests() {
+        let builder = &mut tokio::runtime::Builder::new_current_thread();
+        let runtime = builder.enable_all().max_blocking_threads(4).build().expect("a runtime");
+        let (end, hangs) = std::sync::mpsc::channel::<()>();
+        let hangs = Arc::new(std::sync::Mutex::new(hangs));
+        let other = runtime.block_on(async {
+            for _ in 0..8 {
+                let hangs = Arc::clone(&hangs);
+                tokio::spawn(change(move || {
+                    if let Ok(hangs) = hangs.lock() {
+                        let _ = hangs.recv();
+                    }
+                    Ok(Vec::new())
+                }));
+            }
+            tokio::task::yield_now().await;
+            tokio::time::timeout(std::time::Duration::from_secs(30), elsewhere(|| 5)).await
+        });
+        drop(end);
+        assert!(matches!(other, Ok(Ok(5))), "the threads that may block are all taken");
+    }
 
     #[test]
     fn a_volume_gets_another_size_or_other_settings() {

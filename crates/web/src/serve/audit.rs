@@ -3,7 +3,7 @@
 use evenkeel_policy::Config;
 use evenkeel_policy::change::{Change, plan};
 use evenkeel_policy::config::{Limit, Tenant, WeightAt};
-use evenkeel_policy::history::History;
+use evenkeel_policy::history::{Event, History};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -78,10 +78,13 @@ fn tenant_by_hours(before: &Tenant, after: &Tenant) -> Vec<String> {
 }
 
 /// Removes from a history what only the control socket may show, as of the configuration: the values of changes, except those of
-/// a tenant or a pool, which the state shows.
+/// a tenant or a pool, which the state shows. It does not show which clients belong to a tenant (`match`).
 pub(crate) fn hide_values(history: &mut History) {
-    let events = history.events.iter_mut().filter(|event| event.reason == BY_COMMAND);
-    for event in events.filter(|event| event.pool.is_empty() && event.tenant.is_empty()) {
+    let is_secret = |event: &Event| {
+        let is_about_others = event.pool.is_empty() && event.tenant.is_empty();
+        event.reason == BY_COMMAND && (is_about_others || event.because.contains("match"))
+    };
+    for event in history.events.iter_mut().filter(|event| is_secret(event)) {
         "changed by command, signal or schedule; the log and the control socket have the values"
             .clone_into(&mut event.because);
     }
@@ -187,24 +190,28 @@ mod tests {
 
     #[test]
     fn a_status_client_sees_no_values_that_the_state_does_not_have() {
-        use evenkeel_policy::history::Event;
         let event = |tenant: &str, reason: &str, because: &str| Event {
             tenant: tenant.into(),
             reason: reason.into(),
             because: because.into(),
             ..Event::default()
         };
-        let secret = event("", BY_COMMAND, "changed by uid 0: server: allow from nothing to [\"192.0.2.7\"]");
+        let secrets = [
+            event("", BY_COMMAND, "changed by uid 0: server: allow from nothing to [\"192.0.2.7\"]"),
+            event("shop", BY_COMMAND, "changed by uid 0: tenant shop: match from [] to [{\"client\":\"192.0.2.7\"}]"),
+            event("new", BY_COMMAND, "changed by uid 0: tenant new: from nothing to {\"match\":[\"192.0.2.7\"]}"),
+        ];
         let shown = [
             event("shop", BY_COMMAND, "changed by uid 0: tenant shop: weight from 1 to 3"),
             event("", "elastic", "the budget grows"),
         ];
-        let events = shown.iter().cloned().chain([secret]).collect();
+        let events = shown.iter().cloned().chain(secrets).collect();
         let mut history = History { events, ..History::default() };
         hide_values(&mut history);
         assert_eq!(history.events[..2], shown);
-        let because = &history.events[2].because;
-        assert!(because.contains("changed by command") && !because.contains("192.0.2.7"), "{because}");
+        for Event { because, .. } in &history.events[2..] {
+            assert!(because.contains("changed by command") && !because.contains("192.0.2.7"), "{because}");
+        }
     }
 
     #[test]

@@ -138,7 +138,7 @@ pub(crate) fn without_pool(config: &Config, name: &str) -> Result<Config, Refusa
 
 /// The refusal to remove the default pool or tenant: volumes and clients that name no other would have none.
 fn needed(what: &str, name: &str) -> Refusal {
-    let message = format!("{what} {name:?} cannot be removed: it serves all that names no other {what}");
+    let message = format!("{what} {name:?} cannot be removed: it is the default, for all without another {what}");
     Refusal::new(409, "refused", message, format!("change its settings with `evenkeel {what} set {name}`"))
 }
 

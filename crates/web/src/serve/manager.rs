@@ -12,6 +12,7 @@ use evenkeel_policy::change::{Change as Difference, NeedsRestart, plan};
 use evenkeel_policy::check::Problem;
 use evenkeel_policy::config::Volume;
 use evenkeel_policy::health::{self, Health};
+use evenkeel_policy::recurring::Recurring;
 use evenkeel_policy::state::{Clients, State};
 use evenkeel_policy::units::Bytes;
 use evenkeel_server::{Applied, Error, Paced, Server, Work};
@@ -62,6 +63,8 @@ pub struct Manager {
     history: OnceLock<Recorder>,
     /// Percentiles of the newest recorded second.
     recent: Recent,
+    /// Counters of troubles that come and go.
+    recurring: Mutex<Recurring>,
     /// The newest health, for probes.
     newest: Newest,
     /// Changes that the history does not have yet, oldest first.
@@ -77,8 +80,8 @@ impl Manager {
         }
         let (pace, fixed_volumes) = (Paced::default(), Mutex::new(fixed_volumes));
         let (cluster, history, recent) = (OnceLock::new(), OnceLock::new(), Recent::default());
-        let (newest, changes) = (Newest::default(), Mutex::default());
-        Self { server, source, pace, fixed_volumes, cluster, history, recent, newest, changes }
+        let (recurring, newest, changes) = (Mutex::default(), Newest::default(), Mutex::default());
+        Self { server, source, pace, fixed_volumes, cluster, history, recent, recurring, newest, changes }
     }
 
     /// Logs a change of the object `what`, and keeps it for the history.
@@ -139,7 +142,9 @@ impl Manager {
         let state = State { cluster, ..state };
         let of_process = process::troubles("server", self.server.doubt_about_certificate());
         let of_history = self.history.get().and_then(Recorder::trouble);
-        let troubles = health::of_server(&state).troubles.into_iter().chain(of_process).chain(of_history);
+        let recurring = self.recurring.lock().unwrap_or_else(PoisonError::into_inner).troubles(&state);
+        let troubles = health::of_server(&state).troubles.into_iter().chain(recurring);
+        let troubles = troubles.chain(of_process).chain(of_history);
         let health = Health::of(troubles.collect());
         self.newest.set(Instant::now(), &health);
         State { health, ..state }
@@ -237,9 +242,9 @@ impl Manager {
         Ok(told(applied).into_iter().chain(answered).collect())
     }
 
-    /// Puts the limits and weights with hours into force whose hours have begun, and those out of force whose hours have ended;
-    /// everything else stays as it is. To be called every minute. Returns a sentence for each change. Does not wait for the turn
-    /// of a change by command or signal, which may hang.
+    /// Applies the limits and weights whose hours have begun, and stops applying those whose hours have ended; all other settings
+    /// stay. Call it every minute. Returns a sentence for each change. The call does not wait until a change by command or signal
+    /// has ended, as such a change may hang.
     ///
     /// # Errors
     /// If the server cannot make the change.
@@ -279,7 +284,7 @@ impl Manager {
         if let Err(error) = &recorded
             && let Ok(lost) = self.server.remove_volume(name)
         {
-            lost.iter().for_each(|lost| tracing::error!("after volume {name} could not be recorded: {lost}"));
+            lost.iter().for_each(|lost| tracing::error!("volume {name} was removed, as it cannot be recorded: {lost}"));
             let outcome = "the volume was not created, and a file made for it stays";
             return Err(unrecorded(&format!("{error:#}"), outcome));
         }
@@ -445,7 +450,7 @@ impl Manager {
                 Refusal::new(
                     422,
                     "would_not_restart",
-                    format!("a restart would refuse this: {errors}"),
+                    format!("a restart would refuse the configuration with this change: {errors}"),
                     format!("change {} first, then run `evenkeel reload`", self.source.name()),
                 )
             },
@@ -506,7 +511,7 @@ impl Drop for Change<'_> {
 fn forget_superseded(config: &Config, fixed_volumes: &BTreeSet<String>) -> Option<String> {
     let error = source::record(config, fixed_volumes).err()?;
     let why = format!(
-        "volumes.toml could not be written: a volume that the configuration file defines now will come back from it when it leaves that file: {error:#}"
+        "volumes.toml in the data folder cannot be written: a volume that the configuration file defines now stays recorded there, and is served again when removed from that file: {error:#}"
     );
     tracing::error!("{why}");
     Some(format!("warning: {why}"))
@@ -533,7 +538,7 @@ fn in_answer(warning: &Problem) -> String {
 /// Logs the warnings after a change, and returns them for its caller.
 fn warned(warnings: Vec<Problem>) -> impl Iterator<Item = String> {
     warnings.into_iter().map(|warning| {
-        tracing::warn!("after a change: {}: {}", warning.key, warning.message);
+        tracing::warn!("after a change of the configuration: {}: {}", warning.key, warning.message);
         in_answer(&warning)
     })
 }
@@ -541,7 +546,7 @@ fn warned(warnings: Vec<Problem>) -> impl Iterator<Item = String> {
 /// The result of a change as lines for its caller. The change is in force even if there are warnings.
 fn told(applied: Applied) -> Vec<String> {
     let warnings = applied.warnings.iter().map(|warning| {
-        tracing::error!("after a change: {warning}");
+        tracing::error!("after a change of the configuration: {warning}");
         format!("warning: {warning}")
     });
     applied.changes.into_iter().chain(applied.notes).chain(warnings).collect()

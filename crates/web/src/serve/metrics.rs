@@ -44,7 +44,7 @@ const BUILD: Family = Family::gauges("build_info", &["version", "engine"], "Alwa
 const SERVER: Table<State> = Table {
     labels: &[],
     metrics: &[
-        gauge("uptime", "Time since the start.", SECONDS, |s| Some(s.uptime_s)),
+        gauge("uptime", "Time since the server's start.", SECONDS, |s| Some(s.uptime_s)),
         gauge("draining", "1 during a graceful stop.", None, |s| whether(s.draining)),
         gauge("connections", "Connections.", None, |s| some(s.connections)),
         counter("placement_moves", "Connections moved between workers.", None, |s| s.placement.moves_total),
@@ -226,8 +226,8 @@ const VOLUME: Table<VolumeState> = Table {
         gauge("volume_failed", "1 after a failed flush: data may be lost.", None, |v| whether(v.error.is_some())),
         counter("volume_trims", "Trims completed.", None, |v| v.trims_total),
         counter("volume_trimmed", "Bytes of completed trims.", BYTES, |v| v.trimmed_bytes_total),
-        gauge("volume_limit_iops", "Limit in force.", None, |v| v.limit.iops.and_then(some)),
-        gauge("volume_limit_bytes_per_second", "Limit in force.", None, |v| v.limit.bytes_per_s.and_then(some)),
+        gauge("volume_limit_iops", "Limit of the volume.", None, |v| v.limit.iops.and_then(some)),
+        gauge("volume_limit_bytes_per_second", "Limit of the volume.", None, |v| v.limit.bytes_per_s.and_then(some)),
     ],
 };
 
@@ -235,9 +235,11 @@ const VOLUME: Table<VolumeState> = Table {
 const WAITS: Table<LimitWaits> = Table {
     labels: &["volume", "pool"],
     metrics: &[
-        gauge("volume_limit_waiting_requests", "Requests that wait for it.", None, |w| some(w.waiting_requests)),
-        counter("volume_limit_waited_requests", "Requests that waited.", None, |w| w.waited_requests_total),
-        time("volume_limit_waited", "Time of their waits.", |w| w.waited_ms_total as f64 / 1e3),
+        gauge("volume_limit_waiting_requests", "Requests that wait for the limit.", None, |w| some(w.waiting_requests)),
+        counter("volume_limit_waited_requests", "Requests that waited for the limit.", None, |w| {
+            w.waited_requests_total
+        }),
+        time("volume_limit_waited", "Time that requests waited for the limit.", |w| w.waited_ms_total as f64 / 1e3),
     ],
 };
 
@@ -258,8 +260,8 @@ const fn of_file_system(name: &'static str, help: &'static str) -> Family {
 /// Metrics of file systems with volumes. The label is the path of one of the volumes.
 const FILE_SYSTEMS: &[(Family, OfFileSystem)] = &[
     (of_file_system("file_system_size", "Size of a file system with volumes."), |f| f.capacity_bytes),
-    (of_file_system("file_system_free", "Free space."), |f| f.free_bytes),
-    (of_file_system("file_system_unallocated", "Space that volumes on it may allocate."), |f| f.unallocated_bytes),
+    (of_file_system("file_system_free", "Free space of the file system."), |f| f.free_bytes),
+    (of_file_system("file_system_unallocated", "Space that volumes may still allocate."), |f| f.unallocated_bytes),
 ];
 
 /// Metrics of volumes on another server.

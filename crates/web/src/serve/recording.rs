@@ -85,7 +85,7 @@ type Answer = Result<Json<Recorded>, Refusal>;
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T, Refusal> + Send + 'static) -> Result<T, Refusal> {
     let failed = "an internal error of the server ended the recording command";
     let done = elsewhere(work).await;
-    done.unwrap_or_else(|_| Err(Refusal::new(500, "internal", failed, "see the server's log, and report it")))
+    done.unwrap_or_else(|_| Err(Refusal::new(500, "internal", failed, "report the error in the server's log")))
 }
 
 /// Begins a recording, or saves one of the past.
@@ -102,7 +102,8 @@ pub(super) async fn record(
         recorded.map_err(Refusal::from)
     })
     .await?;
-    tracing::info!("recording requests into {}, asked for by {by}", file.display());
+    // A path may have line breaks.
+    tracing::info!("recording requests into {file:?}, asked for by {by}");
     Ok(Json(recorded))
 }
 
@@ -112,14 +113,21 @@ pub(super) async fn status(State(manager): State<Arc<Manager>>) -> Result<Json<O
 }
 
 /// Ends the recording under way.
-pub(super) async fn end(State(manager): State<Arc<Manager>>) -> Answer {
-    let ended = blocking(move || Ok(manager.server().end_recording())).await?;
+pub(super) async fn end(State(manager): State<Arc<Manager>>, Extension(by): Extension<Caller>) -> Answer {
+    let (was_under_way, ended) = blocking(move || {
+        let server = manager.server();
+        Ok((server.recorded().is_some_and(|newest| !newest.ended), server.end_recording()))
+    })
+    .await?;
+    if was_under_way && let Some(Recorded { file, .. }) = &ended {
+        tracing::info!("the recording into {file:?} ends, asked for by {by}");
+    }
     let none = || {
         Refusal::new(
             404,
             "not_found",
-            "nothing was recorded since the server's start",
-            "begin with `evenkeel record FILE`",
+            "no recording was made since the server's start",
+            "begin one with `evenkeel record FILE`",
         )
     };
     ended.map(Json).ok_or_else(none)

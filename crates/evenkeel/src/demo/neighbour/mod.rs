@@ -79,7 +79,7 @@ struct Row {
 /// # Errors
 /// When this process is not root, the host lacks a part, or a process fails.
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
-    ensure!(rustix::process::geteuid().is_root(), "needs root, to make a loop device and control groups");
+    ensure!(rustix::process::geteuid().is_root(), "run as root: the demo makes a loop device and control groups");
     let _prepared = args.html.as_ref().map(|path| output::prepare(path)).transpose()?;
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
@@ -189,7 +189,8 @@ impl Demo<'_> {
         let config = folder.join("guard.toml");
         let text = policy(self.stage.device(), groups, target_ms, &folder.join("journal"));
         std::fs::write(&config, text).with_context(|| format!("cannot write {}", config.display()))?;
-        let log = std::fs::File::create(folder.join("guard.log")).context("cannot write the agent's log")?;
+        let log = folder.join("guard.log");
+        let log = std::fs::File::create(&log).with_context(|| format!("cannot write {}", log.display()))?;
         let mut command = Command::new(std::env::current_exe()?);
         command.args(["guard", "run", "--config"]).arg(config);
         let started = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn();
@@ -200,7 +201,7 @@ impl Demo<'_> {
     fn stop_agent(&self, mut agent: Running, folder: &Path) -> anyhow::Result<()> {
         if agent.is_over()? && !self.stop.load(Ordering::Relaxed) {
             let log = std::fs::read_to_string(folder.join("guard.log")).unwrap_or_default();
-            bail!("the agent has ended: {}", log.trim());
+            bail!("`evenkeel guard` of the demonstration has ended by itself: {}", log.trim());
         }
         // An interrupt from the terminal reaches the agent as well.
         let _ = agent.stop();
@@ -245,7 +246,7 @@ impl Demo<'_> {
             command.arg("--writes");
         }
         let started = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
-        started.map(Running).context("cannot start a program of the demonstration")
+        started.map(Running).context("cannot start a load of the demonstration")
     }
 }
 

@@ -247,7 +247,7 @@ impl Packets {
         self.pools.iter().map(move |pool| pool.state(tracker))
     }
 
-    /// The logged decisions about the pool of this name; `None`: about all pools.
+    /// The logged decisions about the pool of this name; without a name about all pools.
     pub fn records(&self, pool: Option<&str>) -> impl Iterator<Item = DecisionRecord> {
         let wanted = self.pools.iter().filter(move |known| pool.is_none_or(|name| name == known.name()));
         wanted.flat_map(Guarded::records)

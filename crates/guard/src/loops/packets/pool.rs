@@ -500,7 +500,7 @@ impl Guarded {
             if self.choice == Packets::Acknowledgements && self.packets == Packets::Acknowledgements {
                 self.packets = Packets::All;
                 self.controller.throttle_changed();
-                also = Some("from now on all packets wait, not acknowledgements alone");
+                also = Some("from now on all packets to throttled clients wait, not acknowledgements alone");
                 changed = true;
             } else {
                 also = Some(CURE);

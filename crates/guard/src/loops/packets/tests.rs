@@ -361,9 +361,9 @@ fn a_delay_without_effect_is_noticed_and_all_packets_wait_instead() {
         state(&agent, 0).packets == "all"
     });
     assert!(switched.is_some(), "{:?}", agent.records(None, usize::MAX));
-    assert!(
-        agent.records(None, usize::MAX).iter().any(|record| record.because.contains("from now on all packets wait"))
-    );
+    let records = agent.records(None, usize::MAX);
+    let change = "from now on all packets to throttled clients wait";
+    assert!(records.iter().any(|record| record.because.contains(change)), "{records:?}");
 }
 
 #[test]

@@ -50,7 +50,7 @@ impl std::str::FromStr for DeviceNumber {
     fn from_str(text: &str) -> Result<Self, String> {
         let parts = text.trim().split_once(':');
         let number = parts.and_then(|(major, minor)| Some((major.parse().ok()?, minor.parse().ok()?)));
-        let (major, minor) = number.ok_or_else(|| format!("{:?} is no device number MAJOR:MINOR", text.trim()))?;
+        let (major, minor) = number.ok_or_else(|| format!("{:?} is not MAJOR:MINOR such as 259:0", text.trim()))?;
         Ok(Self { major, minor })
     }
 }

@@ -51,8 +51,8 @@ impl Drop for Pool {
     }
 }
 
-/// An open image of a pool, closed when this value is dropped.
-struct Handle(&'static Library, ImagePtr);
+/// An open image of a pool, with its name for messages; closed when this value is dropped.
+struct Handle(&'static Library, ImagePtr, String);
 
 impl Drop for Handle {
     fn drop(&mut self) {
@@ -60,7 +60,7 @@ impl Drop for Handle {
         // cluster does not answer.
         let code = unsafe { (self.0.rbd_close)(self.1) };
         if code < 0 {
-            tracing::warn!(error = %error_of(code), "an RBD image could not be closed properly; `rbd status` and `rbd lock ls` show the locks and watchers that this client has left");
+            tracing::warn!(image = self.2, error = %error_of(code), "an RBD image could not be closed properly; `rbd status` and `rbd lock ls` show the locks and watchers that this client has left");
         }
     }
 }
@@ -142,13 +142,13 @@ impl Image {
             let advice = match -code {
                 libc::ENOENT => "; there is no such image, or no such snapshot: see `rbd ls` and `rbd snap ls`",
                 libc::EPERM | libc::EACCES => {
-                    "; give the user the capabilities of `profile rbd` (`profile rbd-read-only` for reading)"
+                    "; give the volume's Ceph user the caps of `profile rbd` (`profile rbd-read-only` for reading)"
                 }
                 _ => "",
             };
-            return Err(format!("it cannot be opened: {}{advice}", error_of(code)));
+            return Err(format!("the image cannot be opened: {}{advice}", error_of(code)));
         }
-        let image = Self { handle: Handle(library, image), _pool: pool, _cluster: cluster, library };
+        let image = Self { handle: Handle(library, image, spec.to_string()), _pool: pool, _cluster: cluster, library };
         let properties = image.properties(access.read_only)?;
         Ok((image, properties))
     }
@@ -158,7 +158,7 @@ impl Image {
             let mut answer = 0;
             // SAFETY: the image is open and there is room for the result.
             match unsafe { question(self.handle.1, &raw mut answer) } {
-                code if code < 0 => Err(format!("its {what} cannot be read: {}", error_of(code))),
+                code if code < 0 => Err(format!("the image's {what} cannot be read: {}", error_of(code))),
                 _ => Ok(answer),
             }
         };
@@ -168,7 +168,7 @@ impl Image {
             self.lock()?;
         }
         let flags = ask("flags", self.library.rbd_get_flags)?;
-        let info = self.info().map_err(|error| format!("its size cannot be read: {error}"))?;
+        let info = self.info().map_err(|error| format!("the image's size cannot be read: {error}"))?;
         Ok(Properties {
             size: info.size,
             object_size: info.object_size,
@@ -456,7 +456,11 @@ fn connect(library: &'static Library, access: &Access) -> Result<Cluster, String
     let set = |option: &CStr, value: &CStr| {
         // SAFETY: as above, with two strings.
         let code = unsafe { (library.rados_conf_set)(cluster.1, option.as_ptr(), value.as_ptr()) };
-        if code < 0 { Err(format!("{} cannot be set: {}", option.to_string_lossy(), error_of(code))) } else { Ok(()) }
+        if code < 0 {
+            Err(format!("the Ceph option {} cannot be set: {}", option.to_string_lossy(), error_of(code)))
+        } else {
+            Ok(())
+        }
     };
     set(c"client_mount_timeout", CONNECT_TIMEOUT_S)?;
     // Otherwise librbd begins operations on the worker that starts them, which waits there once the cluster has too many in

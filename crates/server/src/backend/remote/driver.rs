@@ -475,7 +475,7 @@ impl Driver {
         let why = why.to_string();
         if let Some(not_logged) = self.logged.count("loss", 0, clock::now()) {
             let in_flight = link.in_flight();
-            tracing::warn!(volume, %uri, %why, in_flight, not_logged, "a connection to the remote server is lost");
+            tracing::warn!(volume, %uri, %why, in_flight, not_logged, "a connection to the remote server is lost; its requests in flight are sent again over another connection");
         }
         self.status.error(&why);
         if link.is_dirty() {
@@ -520,7 +520,7 @@ impl Driver {
             let waiting = self.waiting.len() + self.flushes.waiting.len();
             tracing::error!(
                 volume, %uri, waiting, seconds = timeout.as_secs_f64(), not_logged,
-                "the remote server has been unreachable for too long: queued requests fail, and new ones fail at once, until it answers"
+                "the remote server has been unreachable for the volume's reconnect_timeout: queued requests fail, and new ones fail at once, until that server answers; start it, or raise reconnect_timeout"
             );
         }
         for job in std::mem::take(&mut self.waiting) {
@@ -572,7 +572,7 @@ impl Driver {
             if let Some(not_logged) = self.logged.count("return", 0, clock::now()) {
                 let (volume, uri) = (&self.settings.volume, &self.settings.target);
                 let waiting = self.waiting.len();
-                tracing::info!(volume, %uri, waiting, not_logged, "connected to the remote server again");
+                tracing::info!(volume, %uri, waiting, not_logged, "connected to the remote server again; waiting requests are sent");
             }
         }
     }

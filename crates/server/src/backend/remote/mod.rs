@@ -88,13 +88,13 @@ impl Guaranteed {
         let max_payload = connected.max_payload.min(MAX_PAYLOAD) / min_block * min_block;
         if size == 0 || i64::try_from(size).is_err() {
             return Err(format!(
-                "its size of {} bytes cannot be served: it must be from one block to 2^63 - 1 bytes",
+                "the export's size of {} bytes cannot be served: an export must have from one block to 2^63 - 1 bytes",
                 connected.size
             ));
         }
         if max_payload < MIN_UNFRAGMENTED {
             return Err(format!(
-                "it takes at most {max_payload} bytes in one request, and a volume needs an export that takes {MIN_UNFRAGMENTED}"
+                "the export takes at most {max_payload} bytes in one request, and a volume needs an export that takes {MIN_UNFRAGMENTED}"
             ));
         }
         let preferred_block = connected.preferred_block.clamp(min_block.max(PORTABLE_MIN_BLOCK), max_payload);
@@ -327,7 +327,9 @@ impl Remote {
         self.inbox.report(Event::Job(FileIo::Sync { turn: 0 }, ReplyTo::Thread(done)));
         match result.recv() {
             Ok(0) => Ok(()),
-            Ok(_) | Err(_) => Err(self.loss().unwrap_or_else(|| "cannot ask the remote server to flush".into())),
+            Ok(_) | Err(_) => {
+                Err(self.loss().unwrap_or_else(|| "the remote server did not complete a flush; see its log".into()))
+            }
         }
     }
 

@@ -4,6 +4,7 @@ use evenkeel_control::mclock::Wish;
 use evenkeel_nbd::wire::Command;
 
 use super::*;
+use crate::worker::connection::Ending;
 use crate::worker::divide::{COPIED_AT_ONCE, slice_of};
 
 /// The bytes of a request without payload.
@@ -65,6 +66,28 @@ fn bytes_that_wait_in_the_socket_are_looked_at_too() {
         client.shutdown(std::net::Shutdown::Write).unwrap();
         (0..3).for_each(|_| round(&mut worker));
         assert_eq!(worker.shared.slots.wish(key, Command::Read), wish);
+    }
+}
+
+#[test]
+fn a_stop_tells_requests_in_flight_from_answers_that_clients_do_not_take() {
+    let text = "[pools.main]\nlimit = { iops = 1 }\ntuning.admission = { kind = \"none\" }\n\
+                [volumes.disk0]\nbackend = \"memory\"\nsize = 1048576\n";
+    for requests in [0, 10] {
+        let mut worker = worker_of(text, 16);
+        let (mut client, key) = attach(&mut worker);
+        client.write_all(&request(READ_4K.0, 0, READ_4K.1).repeat(requests)).unwrap();
+        (0..3).for_each(|_| round(&mut worker));
+        let connection = at(&mut worker, key);
+        assert!(!connection.has_untaken_answers(), "those that there are were sent");
+        connection.ending = Ending::Lingering;
+        assert_eq!(connection.has_untaken_answers(), requests == 0, "they may be on their way");
+        connection.ending = Ending::Draining;
+        connection.out.push(None, Payload::Owned(vec![0; 4096]), crate::budget::Charge::default());
+        assert_eq!(connection.has_untaken_answers(), requests == 0, "{requests} requests");
+        let shared = Arc::clone(&worker.shared);
+        worker.finish();
+        assert_eq!(shared.left_in_flight.load(Ordering::Acquire), requests > 0, "{requests} requests");
     }
 }
 
