@@ -21,7 +21,7 @@ fn summed(driver: &mut Driver<Server>, shard: Shard, period: u64, members: u64, 
     let contribution = Contribution { bits: shard.bits(), members, content: Pools::new() };
     let record = driver.record(period, 0, false, contribution, totals);
     let value = text(&record).expect("few pools").into_bytes();
-    driver.take_in(Event::Summed { shard: shard.to_string(), value });
+    driver.take_in(Event::Summed { shard: shard.to_string(), value, written: 1 });
 }
 
 #[test]
@@ -44,6 +44,92 @@ fn claims_of_other_shards_count_however_far_the_clock_is_off() {
         driver.divide(false);
         let part = lock(&parts).get(&key()).map_or(0, |part| part.limit[0].of_rate(1_000_000));
         assert!((240_000..=250_010).contains(&part), "period {period}: {part}");
+    }
+}
+
+#[test]
+fn a_sum_of_this_hosts_shard_counts_however_far_the_clock_of_its_publisher_is_off() {
+    let own = Shard::of("b", 1);
+    // This host's clock says that it is period 1,000.
+    for period in [700, 997, 1_003, 1_300] {
+        let (mut driver, parts, _) = host();
+        driver.take_in(Event::At { revision: 5 });
+        let (endpoint, all, sums) = ("etcd".into(), Vec::new(), Vec::new());
+        driver.take_in(Event::Watching { endpoint, shard: own, all, sums });
+        driver.take_in(Event::At { revision: 7 });
+        report(&mut driver, 1);
+        // One that has reports of after it was written is from before the store was restored.
+        for (revision, written, is_in) in [(6, 8, false), (1_000, 9, false), (7, 10, true)] {
+            let contribution = Contribution { bits: own.bits(), members: 1, content: Pools::new() };
+            let record = driver.record(period, 0, false, contribution, driver.totals.together());
+            let value = text(&Record { revision, ..record }).expect("few pools").into_bytes();
+            driver.take_in(Event::Summed { shard: own.to_string(), value, written });
+            driver.divide(false);
+            let part = lock(&parts).get(&key()).map_or(0, |part| part.limit[0].of_rate(1_000_000));
+            assert_eq!(part > 900_000, is_in, "period {period}, revision {revision}: {part}");
+        }
+    }
+}
+
+#[test]
+fn a_host_that_leaves_does_not_end_a_shard_with_members_whose_clocks_are_far() {
+    let (mut driver, _, _) = host();
+    let own = Shard::of("b", 1);
+    let (endpoint, all, sums) = ("etcd".into(), Vec::new(), Vec::new());
+    driver.take_in(Event::Watching { endpoint, shard: own, all, sums });
+    let last = || {
+        let contribution = Contribution { bits: own.bits(), members: 1, content: Pools::new() };
+        Sum { shard: own, period: 1_000, leaving: true, contribution }
+    };
+    assert!(driver.sum(last()).is_some());
+    let names = (b'c'..=b'z').map(|letter| char::from(letter).to_string());
+    let host = names.into_iter().find(|name| own.holds(name)).expect("a host of the shard");
+    let value = value(&driver, 1_300);
+    driver.take_in(Event::Reported { host: host.clone(), value });
+    assert!(driver.sum(last()).is_none());
+    driver.take_in(Event::Ended { host });
+    assert!(driver.sum(last()).is_some());
+}
+
+#[test]
+fn an_old_sum_that_a_watch_finds_delays_parts_unless_it_is_the_last_one_of_its_shard() {
+    let own = Shard::of("b", 1);
+    let other: Shard = if own.to_string() == "1-000" { "1-001" } else { "1-000" }.parse().expect("a shard");
+    for leaving in [false, true] {
+        let (mut driver, parts, _) = host();
+        let contribution = Contribution { bits: other.bits(), members: 1, content: Pools::new() };
+        let old = text(&driver.record(700, 0, leaving, contribution, Totals::new())).expect("few pools").into_bytes();
+        let (endpoint, all, sums) = ("etcd".into(), Vec::new(), vec![(other.to_string(), old, 1)]);
+        driver.take_in(Event::Watching { endpoint, shard: own, all, sums });
+        report(&mut driver, 1);
+        let together = driver.totals.together();
+        summed(&mut driver, own, 1_000, 1, together);
+        driver.divide(false);
+        let part = lock(&parts).get(&key()).map_or(0, |part| part.limit[0].of_rate(1_000_000));
+        assert_eq!(part > 900_000, leaving, "{part}");
+    }
+}
+
+#[test]
+fn a_host_that_divides_further_does_not_end_its_shard_of_members_whose_clocks_are_far() {
+    let (own, half) = (Shard::of("b", 1), Shard::of("b", 2));
+    let names = (b'c'..=b'z').map(|letter| char::from(letter).to_string());
+    let host_left = names.into_iter().find(|name| own.holds(name) && !half.holds(name)).expect("a host of the shard");
+    for is_far in [false, true] {
+        let (mut driver, _, _) = host();
+        let watch = |driver: &mut Driver<Server>, shard: Shard| {
+            let (endpoint, all, sums) = ("etcd".into(), Vec::new(), Vec::new());
+            driver.take_in(Event::Watching { endpoint, shard, all, sums });
+        };
+        watch(&mut driver, own);
+        summed(&mut driver, own, 999, 1, Totals::new());
+        if is_far {
+            let value = value(&driver, 1_300);
+            driver.take_in(Event::Reported { host: host_left.clone(), value });
+        }
+        watch(&mut driver, half);
+        let last = driver.cluster.to_publish(clock());
+        assert_eq!(last.is_some_and(|last| last.leaving && last.shard == own), !is_far);
     }
 }
 

@@ -158,7 +158,7 @@ impl<M: Participant> Driver<M> {
             // Not noted as seen: a change that comes while another branch of the selection runs is taken in below, the next time.
             let sizes = *resized.borrow();
             // Who has lost the others does not know any more how many there are.
-            let bits = (self.status != Status::Lost).then(|| self.cluster.wanted().bits());
+            let bits = (self.status != Status::Lost).then(|| self.wanted_bits(sizes));
             wanted
                 .send_if_modified(|wanted| std::mem::replace(wanted, Wanted { bits, sizes }) != Wanted { bits, sizes });
             let shown_at = self.show(now);
@@ -309,6 +309,13 @@ impl<M: Participant> Driver<M> {
         self.measuring = (if measured < MEASUREMENTS { next } else { Instant::FAR_FUTURE }, measured);
     }
 
+    /// Number of times that the cluster is to be halved. Members whose clocks are far from this host's count, too: those see the
+    /// cluster as large as it is, and each host must read the same sums.
+    fn wanted_bits(&self, sizes: Sizes) -> u8 {
+        let counted = sizes.bits_after(self.cluster.shard().bits(), self.totals.members());
+        self.cluster.wanted().bits().max(counted)
+    }
+
     /// Time since the start, by a clock that is never set and goes on while the machine is suspended.
     fn elapsed(&self) -> Instant {
         Instant::from_nanos(u64::try_from(since_boot().saturating_sub(self.began).as_nanos()).unwrap_or(u64::MAX))
@@ -340,9 +347,14 @@ impl<M: Participant> Driver<M> {
 
     fn sum(&self, sum: Sum<Pools>) -> Option<publish::OutgoingSum> {
         let Sum { shard, period, leaving, contribution } = sum;
+        // A host whose clock is far from another one's does not know that that one is left in the shard.
+        if leaving && self.far_clocks.iter().any(|host| shard.holds(host)) {
+            return None;
+        }
         let totals = if leaving { Totals::new() } else { self.totals.together() };
-        let text = text(&self.record(period, 0, leaving, contribution, totals))?;
-        Some(publish::OutgoingSum { shard, period, text })
+        let revision = if leaving { 0 } else { self.totals.added_up_to() };
+        let text = text(&Record { revision, ..self.record(period, 0, leaving, contribution, totals) })?;
+        Some(publish::OutgoingSum { shard, period, revision: self.totals.taken_in(), text })
     }
 
     fn record(
@@ -364,6 +376,7 @@ impl<M: Participant> Driver<M> {
             joined,
             period_us,
             lease: 0,
+            revision: 0,
             leaving,
             bits,
             members,
@@ -378,9 +391,14 @@ impl<M: Participant> Driver<M> {
             Event::Watching { endpoint, shard, mut all, mut sums } => {
                 // Own values last: with them all others count as known.
                 all.sort_by_key(|(host, _)| *host == self.settings.host);
-                sums.sort_by_key(|(name, _)| *name == shard.to_string());
-                let now = (self.settings.clock)();
+                sums.sort_by_key(|(name, _, _)| *name == shard.to_string());
+                let (now, before) = ((self.settings.clock)(), self.cluster.shard());
+                let is_left = shard != before && self.far_clocks.iter().any(|host| before.holds(host));
                 self.cluster.divide(now, shard);
+                if is_left {
+                    // The shard before has a member whose clock is far from this host's: no last sum of it.
+                    let _ = self.cluster.to_publish(now);
+                }
                 let missing: Vec<String> = {
                     let gone =
                         self.cluster.members(now).filter(|(host, _)| !all.iter().any(|(other, _)| other == host));
@@ -391,14 +409,15 @@ impl<M: Participant> Driver<M> {
                 self.totals.begin(self.elapsed(), shard, &present);
                 self.far_clocks.retain(|host| present.contains(host.as_str()));
                 all.iter().for_each(|(host, value)| self.heard(host, value, true));
-                sums.iter().for_each(|(shard, value)| self.summed(shard, value, true));
+                sums.iter().for_each(|(shard, value, written)| self.summed(shard, value, *written, true));
                 tracing::info!("cluster: connected to {endpoint}");
                 let mut state = lock(&self.state);
                 (state.connected, state.endpoint) = (true, Some(endpoint));
                 self.troubles[0] = None;
             }
+            Event::At { revision } => self.totals.note_revision(revision),
             Event::Reported { host, value } => self.heard(&host, &value, false),
-            Event::Summed { shard, value } => self.summed(&shard, &value, false),
+            Event::Summed { shard, value, written } => self.summed(&shard, &value, written, false),
             Event::Ended { host } => {
                 self.cluster.lease_ended(&host);
                 self.far_clocks.remove(&host);
@@ -472,8 +491,9 @@ impl<M: Participant> Driver<M> {
         }
     }
 
-    /// Handles the published sum of a shard. `kept`: the value was found when the watch began, so that it may be old.
-    fn summed(&mut self, name: &str, value: &[u8], kept: bool) {
+    /// Handles the published sum of a shard, `written` at this revision of the store. `kept`: the value was found when the watch
+    /// began, so that it may be old.
+    fn summed(&mut self, name: &str, value: &[u8], written: u64, kept: bool) {
         let now = (self.settings.clock)();
         let Ok(shard) = name.parse::<Shard>() else {
             return self.faults.note(now, name, "corrupt", "is not the name of a shard: delete this key from etcd");
@@ -485,29 +505,35 @@ impl<M: Participant> Driver<M> {
             }
             Err(None) => return,
         };
-        let Record { period, leaving, bits, members, pools, totals, .. } = record;
+        let Record { period, revision, leaving, bits, members, pools, totals, .. } = record;
+        let revision = publish::has_up_to(revision, written);
         if bits != shard.bits() {
             return self.faults.note(now, name, "corrupt", "holds reports of another shard: delete this key from etcd");
         }
         let sum = Sum { shard, period, leaving, contribution: Contribution { bits, members, content: pools } };
-        let present = self.cluster.config().period_at(now).saturating_sub(1);
-        match self.cluster.observe_sum(now, sum) {
-            // No host publishes this one any more, and the one that did is still there.
-            Err(Fault::Late { .. }) if kept => {}
-            Ok(()) => {
-                // What is written now is no old sum of another shard, whatever the clock of its host says.
-                let is_dated = kept || shard == self.cluster.shard();
-                let period = if is_dated { period } else { period.max(present.saturating_sub(1)) };
-                self.totals.summed(self.elapsed(), shard, period, (!leaving).then_some((members, totals)));
-            }
+        let observed = self.cluster.observe_sum(now, sum);
+        let elapsed = self.elapsed();
+        match &observed {
+            Err(Fault::Late { .. }) if kept && leaving => return,
+            // Either no host publishes this one any more, and the one that did is still there, or its clock is behind.
+            Err(Fault::Late { .. }) if kept => return self.totals.found_undated(elapsed, shard),
             Err(fault) => {
-                let (kind, what) = faults::described(&fault);
+                let (kind, what) = faults::described(fault);
                 self.faults.note(now, name, kind, &what);
                 // A host with such a clock may not know that others are left in its shard.
-                if !leaving && matches!(fault, Fault::Future { .. } | Fault::Late { .. }) {
-                    self.totals.summed_apart(shard, present, members, totals);
+                if leaving {
+                    return;
                 }
             }
+            Ok(()) => {}
+        }
+        // Whatever the clocks: the order of the store counts. What is written now is no old sum.
+        let present = self.cluster.config().period_at(now).saturating_sub(1);
+        let sum = (!leaving).then_some((members, totals));
+        if kept {
+            self.totals.found(elapsed, shard, present.saturating_sub(period), revision, sum);
+        } else {
+            self.totals.summed(elapsed, shard, revision, sum);
         }
     }
 

@@ -123,6 +123,8 @@ type Counted = (Shard, bool);
 #[derive(Clone, Debug)]
 struct ShardSum {
     period: u64,
+    /// Revision of the store up to which the reports of the shard's members are in the sum; 0: not known.
+    revision: u64,
     members: u64,
     totals: Arc<Totals>,
 }
@@ -143,6 +145,8 @@ pub(crate) struct Ledger {
     /// Sums over the other shards: those of `counted`, added up.
     far: BTreeMap<Key, [Count; 2]>,
     counted: BTreeMap<Counted, Arc<Totals>>,
+    /// Number of members in the sums that count: of other shards, and of a larger shard that contains this host's.
+    far_members: [u64; 2],
     /// True if a sum has changed since `far` was made.
     far_is_old: bool,
     /// Number of other members of this host's shard whose newest reports cannot be read, expired ones included.
@@ -166,6 +170,7 @@ impl Ledger {
             gone: gone::Gone::new(),
             far: BTreeMap::new(),
             counted: BTreeMap::new(),
+            far_members: [0; 2],
             far_is_old: false,
             unread: 0,
             unread_sums: BTreeMap::new(),
@@ -199,8 +204,9 @@ impl Ledger {
         self.far_is_old |= shard != self.shard || self.gone.keys().any(|gone| contains(shard, *gone));
         self.shard = shard;
         self.hosts.retain(|host, _| shard.holds(host));
-        // All values are read anew.
+        // All values are read anew, and the revisions of a store that was restored are lower ones.
         self.left_out = [false; 2];
+        self.shards.values_mut().for_each(|sum| sum.revision = 0);
         for (host, entry) in &mut self.hosts {
             if !present.contains(host.as_str()) {
                 entry.ended = entry.ended.or(Some(now));
@@ -279,7 +285,7 @@ impl Ledger {
     }
 
     /// True of a shard with members that are not in this host's shard.
-    fn is_outside(&self, shard: &Shard) -> bool {
+    pub(crate) fn is_outside(&self, shard: &Shard) -> bool {
         *shard != self.shard && !shard.within().any(|larger| larger == self.shard)
     }
 
@@ -360,23 +366,31 @@ impl Ledger {
         // Sums that are newer are read again when the watch of the shard begins.
         self.shards.clear();
         if !totals.is_empty() {
-            self.shards.insert(Shard::WHOLE, ShardSum { period: UNDATED, members, totals: Arc::new(totals) });
+            let sum = ShardSum { period: UNDATED, revision: 0, members, totals: Arc::new(totals) };
+            self.shards.insert(Shard::WHOLE, sum);
         }
         self.far_is_old = true;
     }
 
     /// Takes in the sum of a shard (number of members, and their figures), or with `None` that the shard's last member has left.
-    pub(crate) fn put_sum(&mut self, shard: Shard, period: u64, sum: Option<(u64, Totals)>) {
+    /// `period`: when the sum was written, by this host's clock; `revision`: up to which reports are in it. Returns false if a
+    /// sum with later reports is known, so that this one does not count.
+    pub(crate) fn put_sum_of(&mut self, shard: Shard, period: u64, revision: u64, sum: Option<(u64, Totals)>) -> bool {
+        let is_newer = |known: &ShardSum| revision > 0 && known.revision > revision;
+        if sum.is_some() && self.shards.get(&shard).is_some_and(is_newer) {
+            return false;
+        }
         self.date_anew(period);
         match sum {
             Some((members, totals)) => {
-                self.shards.insert(shard, ShardSum { period, members, totals: Arc::new(totals) })
+                self.shards.insert(shard, ShardSum { period, revision, members, totals: Arc::new(totals) })
             }
             None => self.shards.remove(&shard),
         };
         self.end_old_sums();
         self.take_back(|gone| gone == shard || contains(gone, shard));
         self.far_is_old = true;
+        true
     }
 
     fn newest_period(&self) -> u64 {
@@ -406,9 +420,14 @@ impl Ledger {
             .map(|(shard, sum)| Seen { shard: *shard, age: newest - sum.period, members: sum.members })
             .collect();
         let shards = &self.shards;
-        let covering = cover(&seen).into_iter();
+        let covering = cover(&seen);
+        let members = |with_own: bool| {
+            let sums = covering.iter().filter(|shard| contains(**shard, own) == with_own);
+            sums.filter_map(|shard| shards.get(shard)).map(|sum| sum.members).fold(0, u64::saturating_add)
+        };
+        self.far_members = [members(false), members(true)];
         let mut present: BTreeMap<Counted, &Arc<Totals>> =
-            covering.filter_map(|shard| Some(((shard, false), &shards.get(&shard)?.totals))).collect();
+            covering.into_iter().filter_map(|shard| Some(((shard, false), &shards.get(&shard)?.totals))).collect();
         present.extend(gone::kept(&self.gone).map(|(shard, totals)| ((shard, true), totals)));
         let far = &mut self.far;
         self.counted.retain(|of, totals| {

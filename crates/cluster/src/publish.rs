@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration as StdDuration, Instant as StdInstant};
 
+use evenkeel_control::cluster::SKEW_PERIODS;
 use evenkeel_control::cluster::shard::Shard;
 use evenkeel_policy::cluster::Record;
 use tokio::sync::mpsc::Sender;
@@ -36,7 +37,25 @@ pub(crate) struct Outgoing {
 pub(crate) struct OutgoingSum {
     pub(crate) shard: Shard,
     pub(crate) period: u64,
+    /// Revision of the store up to which this host has read the reports of the shard.
+    pub(crate) revision: u64,
     pub(crate) text: String,
+}
+
+impl OutgoingSum {
+    /// True if this sum is not to be written, as one of this period, with the reports up to this revision of the store, is there:
+    /// other shards must not lose later reports. `present`: the present period of this host's clock. A sum that is far ahead of
+    /// it is of a clock that differs, and hosts whose clocks are near this host's take no slots from it.
+    fn is_published(&self, present: u64, (period, revision): (u64, u64)) -> bool {
+        let latest = present.saturating_add(SKEW_PERIODS).max(self.period);
+        revision > self.revision || (self.period..=latest).contains(&period)
+    }
+}
+
+/// Revision up to which a sum that says so has reports, as it was `written` at this revision of the store; 0: not known. A sum is
+/// written after the reports in it: one that has later reports was made before the store was restored from an older state.
+pub(crate) fn has_up_to(revision: u64, written: u64) -> u64 {
+    if revision < written { revision } else { 0 }
 }
 
 /// The newest report and sum that are to be published; older ones are skipped.
@@ -47,9 +66,6 @@ pub(crate) struct ToPublish {
 
 /// Largest number of attempts to write a sum, which another host may write at the same time.
 const ATTEMPTS: usize = 3;
-/// Largest number of periods by which a published sum may be ahead of this host's sum, because clocks differ or this host is
-/// late.
-const AHEAD: u64 = 8;
 /// Number of lengths of the lease after which a file for a restart counts no longer, at the latest.
 const KEPT_LEASES: u32 = 20;
 
@@ -125,6 +141,8 @@ struct Publisher {
     rival: Rival,
     /// The newest sum that this process has written or read.
     summed: Option<Summed>,
+    /// [`OutgoingSum::revision`] of the newest sum of this process.
+    taken_in: u64,
     /// The content of the file for a restart; `None`: there is no file.
     kept: Option<Arc<str>>,
     /// True if this process has brought the file into this state.
@@ -141,8 +159,8 @@ struct Summed {
     shard: Shard,
     /// etcd revision of the key's newest write; 0: the key does not exist.
     revision: i64,
-    /// The period of the sum in the key; `None` if the key's value is no sum.
-    period: Option<u64>,
+    /// The period of the sum in the key, and the revision up to which reports are in it; `None` if the key's value is no sum.
+    sum: Option<(u64, u64)>,
 }
 
 impl Publisher {
@@ -158,6 +176,7 @@ impl Publisher {
             written_at: None,
             rival: Rival::default(),
             summed: None,
+            taken_in: 0,
             kept: None,
             is_kept: false,
             kept_at: StdInstant::now(),
@@ -334,27 +353,33 @@ impl Publisher {
         ))
     }
 
-    /// Writes the sum of a shard, unless a sum of the same or a later period is published. Only a host that owns its key
-    /// writes its shard's sum, which lives as long as the lease of the host that wrote it.
+    /// Writes the sum of a shard, unless a sum of the same or a later period is published, or one with later reports. Only a host
+    /// that owns its key writes its shard's sum, which lives as long as the lease of the host that wrote it.
     async fn publish_sum(&mut self, sum: &OutgoingSum) -> Result<(), Unwritten> {
+        // A store that was restored counts from a lower revision on.
+        if sum.revision < self.taken_in {
+            self.summed = None;
+        }
+        self.taken_in = sum.revision;
         let (Some(lease), Some(_), Some(mut client)) = (self.lease, self.written_at, self.client.take()) else {
             return Ok(());
         };
         let key = self.settings.shard_key(sum.shard);
-        // One far ahead of us is of a clock that is wrong, and no host takes it.
-        let is_published = |period: u64| (sum.period..=sum.period + AHEAD).contains(&period);
+        let present = self.settings.cluster.control().period_at((self.settings.clock)());
         let known = self.summed.filter(|known| known.shard == sum.shard);
-        let mut known = known.unwrap_or(Summed { shard: sum.shard, revision: 0, period: None });
+        let mut known = known.unwrap_or(Summed { shard: sum.shard, revision: 0, sum: None });
         for _ in 0..ATTEMPTS {
-            if known.period.is_some_and(is_published) {
+            if known.sum.is_some_and(|known| sum.is_published(present, known)) {
                 break;
             }
             let (revision, other) = client.renew(&key, sum.text.as_bytes(), lease, known.revision).await?;
-            let period = match other {
-                None => Some(sum.period),
-                Some(value) => Record::parse(&value).ok().map(|record| record.period),
+            let written = match other {
+                None => Some((sum.period, sum.revision)),
+                Some(value) => Record::parse(&value).ok().map(|record| (record.period, record.revision)),
             };
-            known = Summed { revision, period, ..known };
+            let written_at = u64::try_from(revision).unwrap_or(0);
+            let sum = written.map(|(period, up_to)| (period, has_up_to(up_to, written_at)));
+            known = Summed { revision, sum, ..known };
         }
         self.summed = Some(known);
         self.client = Some(client);
@@ -401,6 +426,31 @@ mod tests {
         publisher.settings = publisher.settings.clone().alone_beside_another();
         let Unwritten::Taken(why) = seen(&mut publisher) else { panic!("it would take another name") };
         assert!(why.contains("another process is host \"a\"") && !why.contains("takes another name"), "{why}");
+    }
+
+    #[test]
+    fn a_sum_gives_way_to_later_reports_and_to_its_period_but_to_no_clock_that_is_ahead() {
+        let sum = OutgoingSum { shard: Shard::WHOLE, period: 100, revision: 50, text: String::new() };
+        for (present, known, is_published) in [
+            (101, (99, 50), false),
+            (101, (100, 40), true),
+            (101, (102, 40), true),
+            (101, (103, 40), false),
+            (101, (400, 50), false),
+            (101, (400, 51), true),
+            // This host was late.
+            (105, (106, 50), true),
+            (101, (20, 51), true),
+        ] {
+            assert_eq!(sum.is_published(present, known), is_published, "{present}, {known:?}");
+        }
+    }
+
+    #[test]
+    fn a_sum_from_before_the_store_was_restored_has_no_known_reports_and_gives_way() {
+        assert_eq!([has_up_to(6, 7), has_up_to(7, 7), has_up_to(1_000, 7), has_up_to(0, 7)], [6, 0, 0, 0]);
+        let sum = OutgoingSum { shard: Shard::WHOLE, period: 100, revision: 6, text: String::new() };
+        assert!(sum.is_published(101, (99, 1_000)) && !sum.is_published(101, (99, has_up_to(1_000, 7))));
     }
 
     fn run<T>(work: impl Future<Output = T>) -> T {

@@ -99,6 +99,22 @@ fn a_store_without_the_report_of_a_host_leaves_the_host_its_safe_part() {
 }
 
 #[test]
+fn a_store_that_counts_from_a_lower_revision_on_was_restored_even_if_it_has_the_newest_report() {
+    for (revision, contact) in [(9, "shared"), (8, "lost")] {
+        let mut host = Host::new("a", 1);
+        host.rate = 1_000;
+        let totals = host.report(10, 1);
+        host.sharing.note_revision(9);
+        host.sharing.heard(at(11), "a", &record(1, 1, totals.clone()), false);
+        assert_eq!(host.contact(), "shared");
+        host.sharing.note_revision(revision);
+        host.sharing.begin(at(12), Shard::WHOLE, &BTreeSet::from(["a"]));
+        host.sharing.heard(at(12), "a", &record(1, 1, totals), false);
+        assert_eq!(host.contact(), contact, "revision {revision}");
+    }
+}
+
+#[test]
 fn a_report_that_has_expired_is_not_lost_by_the_store() {
     let mut world = World::new(1);
     world.ask([4_000, 300, 300]);

@@ -45,27 +45,55 @@ fn a_report_that_comes_back_later_than_a_lease_gives_no_part() {
 }
 
 #[test]
-fn a_late_sum_counts_only_for_reports_that_came_back_before_the_sum_before_it() {
+fn a_late_sum_counts_for_the_reports_that_are_in_it() {
     let mut host = Host::new("a", 1);
     let shard = Shard::of("a", 1);
     host.sharing.begin(at(1), shard, &BTreeSet::from(["a"]));
-    let report = |host: &mut Host, period: u64| {
+    // Both are back before the first sum.
+    for period in [1, 2] {
         let totals = host.report(10 * period, period);
+        host.sharing.note_revision(10 * period);
         host.sharing.heard(at(10 * period + 4), "a", &record(1, period, totals), true);
-    };
-    // After the next report was made.
-    let sum = |host: &mut Host, period: u64| {
-        let together = host.sharing.together();
-        host.sharing.summed(at(10 * period + 15), shard, period, Some((1, together)));
-    };
-    report(&mut host, 1);
-    report(&mut host, 2);
-    // The same sum again is no other one.
-    for _ in 0..2 {
-        sum(&mut host, 1);
-        assert_eq!((host.contact(), host.part() < 1e-6), ("none".to_owned(), true));
     }
-    report(&mut host, 3);
-    sum(&mut host, 2);
+    let together = host.sharing.together();
+    let mut sum = |revision: u64| {
+        host.sharing.summed(at(25), shard, revision, Some((1, together.clone())));
+        (host.contact(), host.part())
+    };
+    let (contact, part) = sum(9);
+    assert!(contact == "none" && part < 1e-6, "{contact}: {part}");
+    assert_eq!(sum(10), ("shared".to_owned(), 1.0), "the first report is in it");
+}
+
+#[test]
+fn a_part_waits_for_the_reports_that_are_in_sums_of_smaller_shards_within() {
+    let mut host = Host::new("a", 1);
+    let (shard, half) = (Shard::of("a", 1), Shard::of("a", 2));
+    host.sharing.begin(at(1), shard, &BTreeSet::from(["a"]));
+    let totals = host.report(10, 1);
+    host.sharing.note_revision(7);
+    host.sharing.heard(at(11), "a", &record(1, 1, totals.clone()), true);
+    host.sharing.summed(at(12), half, 9, Some((1, totals.clone())));
+    let sum = |host: &mut Host| {
+        host.sharing.summed(at(13), shard, 7, Some((1, totals.clone())));
+        host.contact()
+    };
+    assert_eq!(sum(&mut host), "none");
+    let other = (b'b'..=b'z').map(|letter| char::from(letter).to_string()).find(|name| half.holds(name));
+    host.sharing.note_revision(9);
+    host.sharing.heard(at(14), &other.expect("a host of the smaller shard"), &record(2, 1, Totals::new()), true);
+    assert_eq!(sum(&mut host), "shared");
+}
+
+#[test]
+fn a_report_that_is_read_after_the_sum_that_has_it_counts() {
+    let mut host = Host::new("a", 1);
+    let shard = Shard::of("a", 1);
+    host.sharing.begin(at(1), shard, &BTreeSet::from(["a"]));
+    let totals = host.report(10, 1);
+    host.sharing.summed(at(12), shard, 7, Some((1, totals.clone())));
+    assert_eq!(host.contact(), "none");
+    host.sharing.note_revision(7);
+    host.sharing.heard(at(13), "a", &record(1, 1, totals), true);
     assert_eq!((host.contact(), host.part()), ("shared".to_owned(), 1.0));
 }

@@ -5,12 +5,16 @@
 //! sums over the other members ([`Ledger`]), and the times at which the cluster counts as lost. Times are of a clock of this
 //! host that is never set.
 //!
+//! In a divided cluster the other shards know a report of this host when a sum of this host's shard has it. Each sum names the
+//! revision of the store up to which it has the reports of its shard, whichever host wrote it: a report that was read back with no
+//! later revision is in the sum. A sum is as old as the time since it was read here. Clocks of other hosts do not matter.
+//!
 //! A member has expired when the store has ended its lease, or when a report of this host comes back that was made long after the
 //! member's newest report was read here: the store has none in between. The member counts its lease from before it wrote that
 //! report, so it had lost the cluster by then and stays within its safe part; the time until a part becomes free has two periods
 //! more. What it reports later is later in the store than this host's claim, which it reads first.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration as StdDuration;
 
 use evenkeel_control::cluster::shard::Shard;
@@ -35,6 +39,8 @@ const REFRESHES: u64 = 16;
 const KEPT_STEP: u32 = 5;
 /// Number of this host's newest reports of which the time is kept.
 const SENT: usize = 32;
+/// Number of the period in which this host starts, by its own count: sums from before have smaller ones.
+const FIRST_PERIOD: u64 = 10_000;
 
 /// A report: its period, and the number of earlier reports about this period.
 type Number = (u64, u8);
@@ -202,10 +208,14 @@ pub(crate) struct Sharing {
     read: Option<Number>,
     /// When the newest report was made that was read back; `None` if none was.
     read_made: Option<Instant>,
-    /// Period of the newest sum of this host's shard, and the newest report that was read back before this sum.
-    newest_sum: Option<(u64, Number)>,
-    /// The newest report that was read back before the sum before.
-    in_sum: Option<Number>,
+    /// Revision of the store at which the report was written that is taken in next; 0: not known.
+    revision: u64,
+    /// Revision of the store up to which the reports of this host's shard were taken in.
+    taken_in: u64,
+    /// The newest reports of this host that were read back, with their revisions, which rise.
+    read_at: VecDeque<(u64, Number)>,
+    /// Until when no report counts as back, because sums that the watch has found may be of shards whose parts are not known.
+    unsettled_until: Instant,
     /// The lease in the store.
     in_store: Duration,
     /// Until when no report counts as back, because the store has lost reports.
@@ -239,8 +249,10 @@ impl Sharing {
             newest: None,
             read: None,
             read_made: None,
-            newest_sum: None,
-            in_sum: None,
+            revision: 0,
+            taken_in: 0,
+            read_at: VecDeque::new(),
+            unsettled_until: Instant::ZERO,
             in_store: in_etcd,
             distrusted_until: Instant::ZERO,
             back: Instant::ZERO,
@@ -355,11 +367,14 @@ impl Sharing {
     /// Notes that a watch begins, with the values of `present` members of `shard`: each is to be passed to [`Self::heard`],
     /// that of this host last.
     pub(crate) fn begin(&mut self, now: Instant, shard: Shard, present: &BTreeSet<&str>) {
-        if !present.contains(self.ledger.own()) && self.was_read_lately(now) {
+        // A store that was restored counts from a lower revision on. It may have a new report of this host already.
+        let revision = self.revision;
+        if (revision < self.taken_in || !present.contains(self.ledger.own())) && self.was_read_lately(now) {
             self.went_back(now);
         }
+        self.taken_in = revision;
+        self.read_at.retain(|(read, _)| *read <= revision);
         if shard != self.ledger.shard() {
-            (self.newest_sum, self.in_sum) = (None, None);
             for tenant in self.tenants.values_mut().filter(|tenant| tenant.is_left_out) {
                 tenant.is_left_out = false;
                 tenant.units.iter_mut().flatten().for_each(|unit| unit.since = now);
@@ -382,6 +397,7 @@ impl Sharing {
         };
         self.count_unread();
         self.observe(&changed);
+        self.taken_in = self.revision;
         let is_own = host == self.ledger.own();
         let is_ours = is_own && record.incarnation == self.incarnation && !record.leaving;
         let number = (record.period, record.early);
@@ -393,10 +409,38 @@ impl Sharing {
             let ended = self.ledger.end_silent(now, made);
             self.observe(&ended);
             self.read = Some(number);
+            self.read_at.push_back((self.revision, number));
+            if self.read_at.len() > SENT {
+                self.read_at.pop_front();
+            }
             if !divided {
                 self.returned(now, number, None);
+            } else if self.revision > 0 {
+                // Sums come on a way of their own, and may be read before the reports in them.
+                self.sum_returned(now);
             }
         }
+    }
+
+    /// Notes that the values that are taken in next, all values of a watch or a member's report, are of this revision of the
+    /// store.
+    pub(crate) fn note_revision(&mut self, revision: u64) {
+        self.revision = revision;
+    }
+
+    /// Revision of the store up to which [`Self::together`] has all reports of this host's shard; 0: some are missing.
+    pub(crate) fn added_up_to(&self) -> u64 {
+        if self.ledger.is_overfull() { 0 } else { self.taken_in }
+    }
+
+    /// Revision of the store up to which the reports of this host's shard were taken in.
+    pub(crate) fn taken_in(&self) -> u64 {
+        self.taken_in
+    }
+
+    /// Number of members that count at present, this host included.
+    pub(crate) fn members(&self) -> u64 {
+        self.ledger.members()
     }
 
     /// True of a report of this host that is older than one that was read back before.
@@ -421,6 +465,7 @@ impl Sharing {
             StdDuration::from(self.in_store)
         );
         self.distrusted_until = now + self.in_store;
+        self.read_at.clear();
         self.tenants.values_mut().flat_map(|tenant| &mut tenant.units).flatten().for_each(|unit| unit.lose(now));
     }
 
@@ -464,32 +509,49 @@ impl Sharing {
         units.for_each(|unit| unit.share.set_unread(unread));
     }
 
-    /// Takes in the sum of a shard about `period`, in the order of the store: number of members, and their figures. `None`: the
-    /// shard's last member has left.
-    pub(crate) fn summed(&mut self, now: Instant, shard: Shard, period: u64, sum: Option<(u64, Totals)>) {
-        let ours = sum.as_ref().filter(|_| shard == self.ledger.shard()).map(|(_, totals)| totals.clone());
-        self.ledger.put_sum(shard, period, sum);
-        if let Some(totals) = &ours {
-            self.leave_out(now, totals);
+    /// Takes in the sum of a shard that was written now, in the order of the store: number of members, and their figures. `None`:
+    /// the shard's last member has left. `revision`: of the store, up to which the sum has the reports of its shard.
+    pub(crate) fn summed(&mut self, now: Instant, shard: Shard, revision: u64, sum: Option<(u64, Totals)>) {
+        self.found(now, shard, 0, revision, sum);
+    }
+
+    /// As [`Self::summed`], of a sum that was written this number of periods ago.
+    pub(crate) fn found(&mut self, now: Instant, shard: Shard, age: u64, revision: u64, sum: Option<(u64, Totals)>) {
+        let present = FIRST_PERIOD + now.as_nanos() / self.period.as_nanos().max(1);
+        // A member whose clock is off knows fewer members than it adds up.
+        let sum = sum.map(|(members, totals)| {
+            let added_up = totals.values().flat_map(BTreeMap::values).flatten().map(|sums| sums.members).max();
+            (members.max(added_up.unwrap_or(0)), totals)
+        });
+        let counts = self.ledger.put_sum_of(shard, present.saturating_sub(age).max(1), revision, sum);
+        if !counts || shard != self.ledger.shard() {
+            return;
         }
-        // A report that was read back before the sum of its period is in the sum.
-        if let (Some(totals), Some(read)) = (ours, self.read) {
-            if self.newest_sum.is_none_or(|(newest, _)| newest != period) {
-                self.in_sum = self.newest_sum.map(|(_, before)| before);
-                self.newest_sum = Some((period, read));
-            }
-            self.returned(now, read.min((period, 0)), Some(&totals));
+        if let Some((_, totals)) = self.ledger.own_sum() {
+            self.leave_out(now, &totals);
+            self.sum_returned(now);
         }
     }
 
-    /// Takes in the sum of another shard whose period is far from the `present` one, as clocks differ: the order of the store
-    /// counts. A member whose clock is off counts fewer `members` than it adds up.
-    pub(crate) fn summed_apart(&mut self, shard: Shard, present: u64, members: u64, totals: Totals) {
-        if shard == self.ledger.shard() {
+    /// Takes in that the watch has found a sum of unknown age. If its shard has members, their parts are not known here. Within a
+    /// lease one of them writes the next sum, or all have lost the cluster.
+    pub(crate) fn found_undated(&mut self, now: Instant, shard: Shard) {
+        if self.ledger.is_outside(&shard) {
+            self.unsettled_until = now + self.lease;
+        }
+    }
+
+    /// Notes that all members can know those reports of this host that are in the newest sum of its shard. Members of smaller
+    /// shards within this one may have parts by reports that are in the sums of these, and that are yet to be read here.
+    fn sum_returned(&mut self, now: Instant) {
+        let Some((revision, totals)) = self.ledger.own_sum() else { return };
+        if self.ledger.revision_within() > self.taken_in {
             return;
         }
-        let added_up = totals.values().flat_map(|tenants| tenants.values()).flatten().map(|sums| sums.members).max();
-        self.ledger.put_sum(shard, present, Some((members.max(added_up.unwrap_or(0)), totals)));
+        let newest = self.read_at.iter().rev().find(|(read, _)| *read <= revision);
+        if let Some((_, number)) = newest.copied() {
+            self.returned(now, number, Some(&totals));
+        }
     }
 
     /// Notes which tenants are not in the sum of this host's shard because it has no room for more: their parts do not grow, and
@@ -510,19 +572,12 @@ impl Sharing {
 
     /// Notes that all members can know this report of this host; with `within` only of the tenants in these figures.
     fn returned(&mut self, now: Instant, number: Number, within: Option<&Totals>) {
-        let Some((&number, &made)) = self.sent.range(..=number).next_back() else { return };
+        let Some(&made) = self.sent.get(&number) else { return };
         self.back = self.back.max(made);
         // With a slow store the next report is made before this one is back.
         let newest = self.newest.filter(|newest| *newest != number);
-        // The host that made such a late sum may not have waited for a report that came back shortly before the sum.
-        let made = match within.and(newest) {
-            None => made,
-            Some(_) => match self.in_sum.and_then(|before| self.sent.get(&before.min(number))) {
-                Some(made) => *made,
-                None => return,
-            },
-        };
-        if now.since(made) >= self.lease || now < self.distrusted_until || self.ledger.is_overfull() {
+        let distrusted_until = self.distrusted_until.max(self.unsettled_until);
+        if now.since(made) >= self.lease || now < distrusted_until || self.ledger.is_overfull() {
             return;
         }
         let newest_made = newest.map(|newest| self.sent.get(&newest).copied().unwrap_or(now));

@@ -7,6 +7,8 @@ use evenkeel_policy::cluster::{Header, Pools, READS, VERSION};
 
 use super::*;
 
+#[path = "apart_tests.rs"]
+mod apart;
 #[path = "restored_tests.rs"]
 mod restored;
 #[path = "silence_tests.rs"]
@@ -44,6 +46,7 @@ fn record(incarnation: u64, period: u64, totals: Totals) -> Record {
         joined,
         period_us,
         lease: 0,
+        revision: 0,
         leaving: false,
         bits,
         members: 1,
@@ -442,6 +445,7 @@ fn in_a_divided_cluster_a_part_waits_for_the_sum_of_the_shard() {
     host.sharing.begin(at(1), shard, &BTreeSet::from(["a"]));
     host.rate = 1_000;
     let totals = host.report(10, 1);
+    host.sharing.note_revision(1);
     host.sharing.heard(at(11), "a", &record(1, 1, totals), true);
     assert_eq!((host.contact(), host.part() < 1e-6), ("none".to_owned(), true));
     let together = host.sharing.together();

@@ -83,9 +83,13 @@ async fn follow(
     // Sums first: the values of hosts that are read later are not older.
     let other = Client::open(endpoint, settings.patience(), access).await?;
     let (sums, mut sum_changes) = other.follow(&Keys::with(&shards)).await?;
-    let sums = sums.into_iter().map(|(key, value)| (name(&key, &shards), value)).collect();
+    let sums = sums.into_iter().map(|(key, value, written)| (name(&key, &shards), value, known(written))).collect();
     let (all, mut changes) = client.follow(&keys_of(&members, shard)).await?;
-    let all = all.into_iter().map(|(key, value)| (host(&key, &members), value)).collect();
+    let all = all.into_iter().map(|(key, value, _)| (host(&key, &members), value)).collect();
+    let read = Event::At { revision: known(changes.known()) };
+    if events.send(read).await.is_err() {
+        return Ok(());
+    }
     if events.send(Event::Watching { endpoint: endpoint.to_string(), shard, all, sums }).await.is_err() {
         return Ok(());
     }
@@ -106,7 +110,13 @@ async fn follow(
                 due = Instant::now() + silence;
                 for change in changed.map_err(|_| Stop::Silent(silence, "this host's own reports"))?? {
                     let event = match change {
-                        Change::Put(key, value) => Event::Reported { host: host(&key, &members), value },
+                        Change::Put(key, value, revision) => {
+                            let at = Event::At { revision: known(revision) };
+                            if events.send(at).await.is_err() {
+                                return Ok(());
+                            }
+                            Event::Reported { host: host(&key, &members), value }
+                        }
                         Change::Deleted(key) => Event::Ended { host: host(&key, &members) },
                     };
                     if events.send(event).await.is_err() {
@@ -120,8 +130,9 @@ async fn follow(
                 sum_due = (shard != Shard::WHOLE).then(|| Instant::now() + patience);
                 for change in changed.map_err(|_| Stop::Silent(patience, "the sum of this host's shard"))?? {
                     // That one is gone says no more than that no host publishes it at present.
-                    let Change::Put(key, value) = change else { continue };
-                    if events.send(Event::Summed { shard: name(&key, &shards), value }).await.is_err() {
+                    let Change::Put(key, value, written) = change else { continue };
+                    let (shard, written) = (name(&key, &shards), known(written));
+                    if events.send(Event::Summed { shard, value, written }).await.is_err() {
                         return Ok(());
                     }
                 }
@@ -163,6 +174,11 @@ fn keys_of(members: &str, shard: Shard) -> Keys {
     }
     let hashes = shard.hashes();
     Keys::between(&format!("{members}{:04x}/", hashes.start()), &format!("{members}{:04x}/", hashes.end()))
+}
+
+/// A revision of the store; 0: not known.
+fn known(revision: i64) -> u64 {
+    u64::try_from(revision).unwrap_or(0)
 }
 
 fn name(key: &str, prefix: &str) -> String {

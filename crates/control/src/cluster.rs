@@ -154,7 +154,8 @@ pub enum Status {
         /// Number of periods for which no report of this host has come back.
         missed: u64,
     },
-    /// The cluster is lost, or was never reached: the host takes its safe minimum and uses its own measurements only.
+    /// The cluster is lost, or was never reached: the host takes its safe minimum, the share that an expired member
+    /// may still use, and its own measurements only.
     Lost,
 }
 

@@ -50,6 +50,12 @@ pub struct Log<D> {
     last: Newest,
 }
 
+impl<D> Default for Log<D> {
+    fn default() -> Self {
+        Self::new(1)
+    }
+}
+
 impl<D> Log<D> {
     /// An empty log for `capacity` entries; a capacity of 0 counts as 1. Memory is allocated with the first entry.
     pub const fn new(capacity: usize) -> Self {

@@ -394,7 +394,7 @@ impl<R> Pool<R> {
         }
     }
 
-    /// Sets or withdraws (rate 0) `owner`'s limit on a tenant; the smallest of all owners' limits binds.
+    /// Sets or withdraws (rate 0) a tenant's limit of this [`Owner`], operator or controller; the smallest of all owners' holds.
     pub fn set_limit(&mut self, now: Instant, id: TenantId, owner: Owner, limit: Rates) {
         let Some(tenant) = self.live_mut(id) else { return };
         let iops = tenant.limit_iops.set(owner, rate(limit.iops));
@@ -404,7 +404,7 @@ impl<R> Pool<R> {
         }
     }
 
-    /// Sets or (with `None`) withdraws `owner`'s bound on a tenant's requests in flight; the smallest of all owners' binds.
+    /// As [`Pool::set_limit`], for a bound on a tenant's requests in flight; `None` withdraws it.
     pub fn set_slots(&mut self, now: Instant, id: TenantId, owner: Owner, slots: Option<u64>) {
         let Some(tenant) = self.live_mut(id) else { return };
         tenant.slots.set(owner, slots);

@@ -129,7 +129,7 @@ mod tests {
     fn the_first_line_is_for_monitoring_systems_and_the_others_are_for_people() {
         assert_eq!(text(&Health::default(), ""), "EVENKEEL OK: no troubles\n");
         let health = Health::of(vec![
-            Trouble::new(Level::Warning, "draining", "", "the server is stopping", ""),
+            Trouble::warning("draining", "", "the server is stopping", ""),
             Trouble::new(Level::Critical, "io_errors", "volume db", "12 requests failed", "make room"),
         ]);
         assert_eq!(
@@ -144,7 +144,7 @@ mod tests {
     fn troubles_with_cures_fit_a_terminal() {
         let cure = "make room on the file system of /srv/db.img, or raise the quota or size limit: `df /srv/db.img`";
         let full = Trouble::new(Level::Critical, "io_errors", "volume db", "12 requests failed", cure);
-        let text = with_cures(&[full, Trouble::new(Level::Warning, "note", "", "it is late", "")]);
+        let text = with_cures(&[full, Trouble::warning("note", "", "it is late", "")]);
         assert!(text.starts_with("CRITICAL: volume db: 12 requests failed\n  what to do: make room on "), "{text}");
         assert!(text.ends_with("\nWARNING: it is late\n"), "{text}");
         assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");

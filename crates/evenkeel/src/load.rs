@@ -26,7 +26,7 @@ pub(crate) struct Args {
     jobs: Option<PathBuf>,
     #[command(flatten)]
     options: JobOptions,
-    /// Repeat the requests and the content of an earlier run [default: chosen and printed]
+    /// Seed of an earlier run, to repeat its requests and content [default: chosen and printed]
     #[arg(long, value_name = "N", value_parser = whole::<u64>)]
     seed: Option<u64>,
     /// Print the result as one JSON document

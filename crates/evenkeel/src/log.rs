@@ -1,7 +1,8 @@
 //! The log: lines on stderr.
 //!
 //! In a server or an agent a separate thread writes the lines, because a write does not return while the reader of stderr has
-//! stopped reading. Lines for which the queue to that thread has no room are dropped and counted.
+//! stopped reading. Lines for which the queue to that thread has no room are dropped and counted, and so are lines that cannot
+//! be written, as to a file on a full disk.
 
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::fs::File;
@@ -16,7 +17,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail};
 use evenkeel_policy::closest;
 use evenkeel_policy::figures::counted;
-use evenkeel_web::process::lost_a_line;
+use evenkeel_web::process::{failed_to_log, lost_a_line};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::fmt::MakeWriter;
@@ -137,18 +138,44 @@ impl Log {
     }
 }
 
-/// Writes the lines of all messages to `out`, and the number of dropped lines where some are missing. Ends with the channel.
+/// Writes the lines of all messages to `out`, and the number of missing lines where some are missing. Ends with the channel.
 fn write(out: &mut impl Write, messages: &Receiver<Message>, dropped: &AtomicU64) {
+    // True while the newest line, or the note about missing ones, could not be written.
+    let mut fails = false;
     for message in messages {
         match message {
-            Message::Line(line) => drop(out.write_all(&line)),
+            Message::Line(line) => {
+                // A part of the line that failed may be there, so that the note comes before the next one.
+                let noted = if fails { note(out, dropped, true) } else { Ok(()) };
+                let written = noted.and_then(|()| out.write_all(&line));
+                fails = written.is_err();
+                if let Err(error) = written {
+                    dropped.fetch_add(1, Ordering::Relaxed);
+                    failed_to_log(&error);
+                }
+            }
             Message::End(done) => drop(done.send(())),
         }
-        let count = dropped.swap(0, Ordering::Relaxed);
-        if count > 0 {
-            let _ = writeln!(out, "the log lacks {} here: stderr is read too slowly", counted(count, "line"));
+        if !fails {
+            fails = note(out, dropped, false).is_err();
         }
     }
+}
+
+/// Writes the number of missing lines, if lines are missing. `fails`: true if one of them could not be written.
+///
+/// # Errors
+/// Those of `out`; the lines still count as missing.
+fn note(out: &mut impl Write, dropped: &AtomicU64, fails: bool) -> io::Result<()> {
+    let count = dropped.swap(0, Ordering::Relaxed);
+    if count == 0 {
+        return Ok(());
+    }
+    let (gap, why) = if fails { ("\n", "stderr could not be written") } else { ("", "stderr is read too slowly") };
+    let note = format!("{gap}the log lacks {} here: {why}\n", counted(count, "line"));
+    out.write_all(note.as_bytes()).inspect_err(|_| {
+        dropped.fetch_add(count, Ordering::Relaxed);
+    })
 }
 
 impl<'a> MakeWriter<'a> for Log {
@@ -222,6 +249,45 @@ mod tests {
         let said = format!("the log lacks {dropped} lines here");
         assert!(read.starts_with("line 0\n") && read.contains(&said), "{said}: {read}");
         assert_eq!(read.lines().count(), lines - dropped as usize + 1);
+    }
+
+    /// A stream that takes two bytes, and no more while it is full.
+    struct Full {
+        is_full: Arc<Mutex<bool>>,
+        has_part: bool,
+        read: Arc<Mutex<String>>,
+    }
+
+    impl Write for Full {
+        fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+            let is_full = *self.is_full.lock().unwrap();
+            if is_full && std::mem::replace(&mut self.has_part, true) {
+                return Err(io::ErrorKind::StorageFull.into());
+            }
+            let taken = if is_full { 2 } else { line.len() };
+            self.read.lock().unwrap().push_str(std::str::from_utf8(&line[..taken]).unwrap());
+            Ok(taken)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn lines_that_cannot_be_written_are_counted_and_said_when_they_can_be_again() {
+        let (is_full, read) = (Arc::new(Mutex::new(true)), Arc::<Mutex<String>>::default());
+        let full = Full { is_full: Arc::clone(&is_full), has_part: false, read: Arc::clone(&read) };
+        let log = Log::by_thread(full).unwrap();
+        (0..3).for_each(|n| log.say(&format!("line {n}")));
+        log.finish();
+        assert_eq!((read.lock().unwrap().as_str(), log.dropped.load(Ordering::Relaxed)), ("li", 3));
+        *is_full.lock().unwrap() = false;
+        log.say("line 3");
+        log.finish();
+        let said = "li\nthe log lacks 3 lines here: stderr could not be written\nline 3\n";
+        assert_eq!(read.lock().unwrap().as_str(), said);
+        assert_eq!(log.dropped.load(Ordering::Relaxed), 0);
     }
 
     #[test]

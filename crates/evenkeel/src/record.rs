@@ -297,9 +297,8 @@ mod tests {
             lost,
             bytes: 1 << 20,
             seconds: 2.0,
-            note: None,
             ended: true,
-            error: None,
+            ..Recorded::default()
         }
     }
 

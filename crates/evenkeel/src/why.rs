@@ -1,6 +1,6 @@
 //! `evenkeel why`: the decisions and reasons that concern a tenant, now or at a time of the past.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
@@ -18,12 +18,14 @@ use serde::Serialize;
 
 use crate::control::{PATIENCE, Reach, first, is_refusal, whole};
 use crate::health::with_cures;
-use crate::history::{self, event_text, wrapped, zone};
+use crate::history::{self, event_text, open_troubles, wrapped, zone};
 use crate::output;
 use crate::top::{is_used, totals_by_host};
 
 /// Time before the moment from which decisions and troubles are shown, in seconds.
 const BEFORE_S: u64 = 3_600;
+/// Largest number of starts and stops to show.
+const RESTARTS: usize = 6;
 /// Time before the moment in which its figures are looked for, in seconds: the newest second may not be recorded yet.
 const FIGURES_S: u64 = 5;
 
@@ -70,6 +72,8 @@ struct Why {
     figures: Vec<Series>,
     /// Troubles that had not ended, worst first.
     troubles: Vec<Event>,
+    /// Starts and stops of the hour before, newest first: a start ends the troubles of before.
+    restarts: Vec<Event>,
     /// Decisions of the hour before, newest first.
     decisions: Vec<Event>,
     /// Parts of the history that cannot be read.
@@ -105,7 +109,13 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         {
             let mut pools = pools_of(tenant, &past, &figures);
             pools.extend(state.iter().flat_map(|state| pools_at_present(state, tenant)));
-            let concerns = |trouble: &Trouble| tenant.is_none_or(|tenant| is_about(&trouble.about, tenant, &pools));
+            let concerns = |trouble: &Trouble| {
+                let is_about = |tenant: &str| is_about(&trouble.about, tenant, &pools);
+                let is_of_others = |tenant: &str| {
+                    state.as_ref().is_some_and(|state| is_of_others(&trouble.about, tenant, &pools, &state.volumes))
+                };
+                tenant.is_none_or(|tenant| is_about(tenant) && !is_of_others(tenant))
+            };
             why.health = troubles.into_iter().filter(concerns).collect();
         }
         if let Some(state) = &state {
@@ -179,6 +189,12 @@ fn is_about(about: &str, tenant: &str, pools: &BTreeSet<&str>) -> bool {
     }
 }
 
+/// True if this is a volume of another tenant, in a pool that is none of these.
+fn is_of_others(about: &str, tenant: &str, pools: &BTreeSet<&str>, volumes: &[VolumeState]) -> bool {
+    let named = about.strip_prefix("volume ").and_then(|name| volumes.iter().find(|volume| volume.name == name));
+    named.is_some_and(|volume| volume.tenant != tenant && !pools.contains(volume.pool.as_str()))
+}
+
 /// The record about a tenant, from `past`, the hour before the moment, and `figures`, the last seconds before it.
 fn of(tenant: Option<&str>, at_s: u64, past: &History, figures: &History, count: usize) -> Why {
     let pools = pools_of(tenant, past, figures);
@@ -191,37 +207,24 @@ fn of(tenant: Option<&str>, at_s: u64, past: &History, figures: &History, count:
         }
         Some(tenant) => is_about(&event.about, tenant, &pools),
     };
-    let mut open: BTreeMap<(&str, &str, &str), &Event> = BTreeMap::new();
-    for event in &past.events {
-        // Two errors of one object may have different levels.
-        let key = (event.about.as_str(), event.reason.as_str(), event.level.as_str());
-        match event.kind {
-            EventKind::TroubleBegins => {
-                open.insert(key, event);
-            }
-            EventKind::TroubleEnds => {
-                open.remove(&key);
-            }
-            // Troubles that go on begin anew.
-            EventKind::Started => open.clear(),
-            EventKind::Decision | EventKind::Stopped => {}
-        }
-    }
-    let mut troubles: Vec<Event> = open.into_values().filter(concerns).cloned().collect();
-    troubles.sort_by_key(|event| event.level != "critical");
+    let mut troubles = open_troubles(past.events.iter());
+    troubles.retain(concerns);
+    troubles.sort_by_key(|&event| (event.level != "critical", &event.about, &event.reason, &event.level));
     let decisions = past.events.iter().rev().filter(|event| event.kind == EventKind::Decision).filter(concerns);
+    let is_restart = |event: &&Event| matches!(event.kind, EventKind::Started | EventKind::Stopped);
+    let restarts = past.events.iter().rev().filter(is_restart);
     let last = figures.steps.iter().rev().find(|step| !step.series.is_empty());
     let problems: BTreeSet<&String> = past.problems.iter().chain(&figures.problems).collect();
     Why {
         tenant: tenant.map(str::to_owned),
         at_s,
-        now: Vec::new(),
-        health: Vec::new(),
         is_recorded: figures.steps.iter().any(|step| step.recorded_s > 0),
         figures: last.map(|step| step.series.clone()).unwrap_or_default(),
-        troubles,
+        troubles: troubles.into_iter().cloned().collect(),
+        restarts: restarts.take(RESTARTS).cloned().collect(),
         decisions: decisions.take(count).cloned().collect(),
         problems: problems.into_iter().cloned().collect(),
+        ..Why::default()
     }
 }
 
@@ -316,7 +319,8 @@ fn text(why: &Why, zone: impl Fn(i64) -> i64 + Copy) -> String {
         wrapped(&head, &event_text(event), 10)
     };
     let (lasting, newest_first) = ("troubles that had not ended", "decisions of the hour before, newest first");
-    for (title, events) in [(lasting, &why.troubles), (newest_first, &why.decisions)] {
+    let restarts = "starts and stops of the hour before; --at shows the troubles before one";
+    for (title, events) in [(lasting, &why.troubles), (restarts, &why.restarts), (newest_first, &why.decisions)] {
         if !events.is_empty() {
             let _ = write!(out, "\n{title}:\n{}", events.iter().map(line).collect::<String>());
         }
@@ -389,6 +393,39 @@ mod tests {
         let mut restarted = past;
         restarted.events.push(trouble(0, EventKind::Started, "", ""));
         assert!(of(Some("shop"), AT, &restarted, &History::default(), 10).troubles.is_empty());
+    }
+
+    #[test]
+    fn a_restart_within_the_hour_is_shown_as_it_ends_the_troubles_of_before() {
+        let mut restarted = past();
+        let event = |ago, kind, because: &str| Event { because: because.into(), ..trouble(ago, kind, "", "server") };
+        restarted.events.push(event(30, EventKind::Stopped, "server 1.0"));
+        restarted.events.push(event(20, EventKind::Started, "server 1.1"));
+        let why = of(Some("shop"), AT, &restarted, &History::default(), 10);
+        let kinds: Vec<EventKind> = why.restarts.iter().map(|event| event.kind).collect();
+        assert_eq!(kinds, [EventKind::Started, EventKind::Stopped], "newest first, whichever tenant is named");
+        assert_eq!(why.decisions.len(), 3, "they are no decisions");
+        let text = text(&why, moment::utc);
+        let title = "\nstarts and stops of the hour before; --at shows the troubles before one:\n";
+        assert!(text.contains(title) && text.contains("started: server 1.1"), "{text}");
+        assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+        assert!(of(None, AT, &past(), &History::default(), 10).restarts.is_empty());
+    }
+
+    #[test]
+    fn a_volume_of_another_tenant_in_another_pool_is_none_of_a_tenants_troubles() {
+        let volume = |name: &str, tenant: &str, pool: &str| VolumeState {
+            name: name.into(),
+            tenant: tenant.into(),
+            pool: pool.into(),
+            ..VolumeState::default()
+        };
+        let volumes = [volume("a", "shop", "main"), volume("b", "web", "main"), volume("c", "web", "fast")];
+        let pools = BTreeSet::from(["main"]);
+        let is_of_others = |about: &str| is_of_others(about, "shop", &pools, &volumes);
+        assert!(is_of_others("volume c"));
+        assert!(!is_of_others("volume a") && !is_of_others("volume b"), "its own, and one on the same device");
+        assert!(!is_of_others("volume gone") && !is_of_others("pool fast"), "not known; not a volume");
     }
 
     #[test]

@@ -70,10 +70,17 @@ fn node(lines: &mut [String], at: &mut usize, indent: usize) -> Value {
     if list.is_empty() { Value::Object(map) } else { Value::Array(list) }
 }
 
+fn manifest() -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/kubernetes/daemonset.yaml");
+    std::fs::read_to_string(path).expect("the manifest")
+}
+
 /// The objects of the manifest by kind.
 fn objects() -> BTreeMap<String, Value> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/kubernetes/daemonset.yaml");
-    let text = std::fs::read_to_string(path).expect("the manifest");
+    objects_in(&manifest())
+}
+
+fn objects_in(text: &str) -> BTreeMap<String, Value> {
     let object = |document: &str| {
         let mut lines: Vec<String> = document.lines().map(str::to_owned).collect();
         let mut at = 0;
@@ -120,7 +127,9 @@ fn the_policy_is_one_of_the_agent_and_throttles_pods() {
     let config = policy(&objects());
     let disk = &config.local["disk"];
     let tenants: Vec<&str> = disk.tenants.iter().map(|tenant| tenant.name.as_str()).collect();
-    assert_eq!(tenants, ["best-effort", "database", "others"]);
+    assert_eq!(tenants, ["best-effort", "database", "others", "system"]);
+    let throttles: Vec<&str> = disk.tenants.iter().map(|tenant| tenant.throttle.name()).collect();
+    assert_eq!(throttles, ["always", "never", "normal", "never"], "etcd and the agent are not throttled");
     assert!(disk.needs_names() && config.notes.is_empty(), "{:?}", config.notes);
 }
 
@@ -135,7 +144,9 @@ fn its_tenants_have_the_pods_that_kubelet_lays_out() {
         ("kubepods.slice/kubepods-pod3c.slice", "shop_postgres-1_3c", "database"),
         ("kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod4d.slice", "batch_job-x_4d", "best-effort"),
         ("kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod5e.slice", "shop_web_5e", "others"),
+        ("kubepods.slice/kubepods-pod9c.slice", "kube-system_etcd-node1_9c", "system"),
         ("kubepods/burstable/pod6f-6f", "shop_postgres-2_6f-6f", "database"),
+        ("kubepods/burstable/podad-1", "kube-system_evenkeel-guard-x7k2p_ad-1", "system"),
         ("kubepods/besteffort/pod7a", "batch_job-y_7a", "best-effort"),
         ("kubepods/pod8b", "shop_cache_8b", "others"),
     ] {
@@ -220,6 +231,14 @@ fn the_container_may_do_no_more_than_it_needs() {
     for object in objects.values() {
         assert_eq!(object["metadata"]["namespace"], "kube-system");
     }
+}
+
+#[test]
+fn with_its_lines_for_selinux_it_is_a_manifest_as_well() {
+    let text = manifest().replace("# seLinuxOptions:", "seLinuxOptions:").replace("#   type: spc_t", "  type: spc_t");
+    let objects = objects_in(&text);
+    assert_eq!(container(&objects)["securityContext"]["seLinuxOptions"]["type"], "spc_t");
+    assert_eq!(faults(&objects["DaemonSet"], "DaemonSet", "DaemonSet"), Vec::<String>::new());
 }
 
 /// A field of an object: name, type, and true if it has to be there. Types are texts, numbers, flags, lists and mappings of
@@ -309,10 +328,12 @@ const SCHEMAS: &[(&str, &[Field])] = &[
             ("readOnlyRootFilesystem", "flag", false),
             ("capabilities", "Capabilities", false),
             ("seccompProfile", "Seccomp", false),
+            ("seLinuxOptions", "SELinux", false),
         ],
     ),
     ("Capabilities", &[("add", "texts", false), ("drop", "texts", false)]),
     ("Seccomp", &[("type", "text", true)]),
+    ("SELinux", &[("type", "text", false)]),
     (
         "Mount",
         &[

@@ -221,6 +221,17 @@ fn a_panel_says_what_it_shows() {
 }
 
 #[test]
+fn a_verdict_about_an_agents_pool_is_shown_for_packets_and_for_control_groups() {
+    let (dashboard, mut queries) = (dashboard(), Vec::new());
+    texts(&dashboard, "expr", &mut queries);
+    for verdict in ["latency_target_missed", "latency_target_unachievable", "throttle_ineffective"] {
+        let [packets, groups] = ["evenkeel_guard_", "evenkeel_guard_local_"].map(|start| format!("{start}{verdict}{{"));
+        let has_both = |query: &str| query.starts_with(packets.as_str()) && query.contains(groups.as_str());
+        assert!(queries.iter().any(|query| has_both(query)), "{verdict}");
+    }
+}
+
+#[test]
 fn every_metric_that_is_named_exists_and_every_metric_is_explained() {
     let scrapes = scrapes();
     let exist: BTreeSet<String> = scrapes.iter().flat_map(|scrape| sample_names(scrape)).collect();

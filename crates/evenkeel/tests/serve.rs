@@ -617,7 +617,7 @@ fn a_device_that_hangs_is_reported_and_a_second_signal_does_not_wait_for_it() {
     let said = String::from_utf8_lossy(&health.stdout);
     assert!(health.status.code() == Some(2) && said.starts_with("EVENKEEL CRITICAL: pool main: OVERDUE"), "{said}");
     server.signal("TERM");
-    server.log_until("stopping: answering what is in flight");
+    server.log_until("stopping: answering requests in flight");
     // The line comes just before the stop begins.
     wait("a server that stops says so", || http(server.status(), "GET", "/healthz", &[], "").body == "draining\n");
     // The second one counts when it does not come with the first.
@@ -626,7 +626,7 @@ fn a_device_that_hangs_is_reported_and_a_second_signal_does_not_wait_for_it() {
     }
     let (status, log) = server.end();
     assert_eq!(status.code(), Some(1), "{log}");
-    assert!(log.contains("stopped before everything was answered"), "{log}");
+    assert!(log.contains("stopped the server before all requests were answered"), "{log}");
     let _ = load.wait();
 }
 

@@ -56,7 +56,7 @@ impl<R: Read> Reader<R> {
         })
     }
 
-    /// The head.
+    /// The head: source of the recording, policy in force and time of the start.
     pub fn head(&self) -> &Head {
         &self.head
     }

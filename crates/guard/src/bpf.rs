@@ -128,6 +128,12 @@ impl Assembler {
         self.alu(Do::Set, to, operand);
     }
 
+    /// Emits `to` = the address of a place on the stack.
+    pub(crate) fn on_stack(&mut self, to: Register, place: i16) {
+        self.set(to, R10);
+        self.alu(Do::Add, to, i32::from(place));
+    }
+
     /// Emits the conversion of a 16-bit number in `register` from network byte order to the processor's.
     pub(crate) fn network_16(&mut self, register: Register) {
         self.push(CLASS_ALU | TO_BIG_ENDIAN, register, 0, 0, 16);
@@ -205,11 +211,6 @@ fn bpf_descriptor(command: i32, attributes: &mut [u8]) -> Result<OwnedFd, Errno>
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Joins the fields of a `union bpf_attr`; the caller lays out each as in the kernel's struct, with padding.
-fn attributes(pieces: &[&[u8]]) -> Vec<u8> {
-    pieces.concat()
-}
-
 fn address(bytes: &[u8]) -> [u8; 8] {
     (bytes.as_ptr() as u64).to_ne_bytes()
 }
@@ -278,7 +279,7 @@ impl Map {
     fn element(&self, command: i32, key: &[u8], value: Option<&[u8]>) -> Result<(), Errno> {
         let value = value.map_or([0; 8], address);
         let pieces: [&[u8]; 5] = [&descriptor(&self.fd), &[0; 4], &address(key), &value, &[0; 8]];
-        bpf(command, &mut attributes(&pieces)).map(drop)
+        bpf(command, &mut pieces.concat()).map(drop)
     }
 
     /// Sets the value of `key`, also if the key had no value before.
@@ -298,7 +299,7 @@ impl Map {
         }
         let into = (value.as_mut_ptr() as u64).to_ne_bytes();
         let pieces: [&[u8]; 5] = [&descriptor(&self.fd), &[0; 4], &address(key), &into, &[0; 8]];
-        bpf(MAP_LOOKUP_ELEM, &mut attributes(&pieces)).map(drop)
+        bpf(MAP_LOOKUP_ELEM, &mut pieces.concat()).map(drop)
     }
 
     /// Removes `key` with its value; no error if the key has none.
@@ -325,7 +326,7 @@ pub(crate) fn is_attached(link: &OwnedFd) -> Result<bool, Errno> {
     let mut information = [0_u8; 24];
     let into = (information.as_mut_ptr() as u64).to_ne_bytes();
     let pieces: [&[u8]; 3] = [&descriptor(link), &word(information.len() as u32), &into];
-    bpf(OBJ_GET_INFO_BY_FD, &mut attributes(&pieces))?;
+    bpf(OBJ_GET_INFO_BY_FD, &mut pieces.concat())?;
     Ok(information[16..20] != [0; 4])
 }
 
@@ -343,7 +344,7 @@ pub(crate) fn programs_at_egress(device: u32) -> Result<u32, Errno> {
     let mut ids = [0; 4 * 64];
     let pieces: [&[u8]; 6] =
         [&word(device), &word(TCX_EGRESS), &[0; 8], &(ids.as_mut_ptr() as u64).to_ne_bytes(), &word(64), &[0; 36]];
-    let mut bytes = attributes(&pieces);
+    let mut bytes = pieces.concat();
     bpf(PROG_QUERY, &mut bytes)?;
     Ok(u32::from_ne_bytes([bytes[24], bytes[25], bytes[26], bytes[27]]))
 }
@@ -384,7 +385,7 @@ impl Program {
                 &name,
                 &[0; 8],
             ];
-            bpf_descriptor(PROG_LOAD, &mut attributes(&pieces))
+            bpf_descriptor(PROG_LOAD, &mut pieces.concat())
         };
         match load(&mut []) {
             Ok(fd) => Ok(Self { fd }),
@@ -410,7 +411,7 @@ impl Program {
     pub(crate) fn attach_to_egress(&self, device: u32) -> Result<OwnedFd, Errno> {
         const LINK_CREATE: i32 = 28;
         let pieces: [&[u8]; 5] = [&descriptor(&self.fd), &word(device), &word(TCX_EGRESS), &word(0), &[0; 16]];
-        bpf_descriptor(LINK_CREATE, &mut attributes(&pieces))
+        bpf_descriptor(LINK_CREATE, &mut pieces.concat())
     }
 
     /// Runs the program at every event of the tracepoint with the number `event`, on all processors, until the returned
@@ -424,7 +425,7 @@ impl Program {
         const SET_PROGRAM: libc::Ioctl = 0x4004_2408;
         const ENABLE: libc::Ioctl = 0x2400;
         let pieces: [&[u8]; 5] = [&word(TYPE_TRACEPOINT), &word(LENGTH), &event.to_ne_bytes(), &[1, 0, 0, 0], &[0; 44]];
-        let bytes = attributes(&pieces);
+        let bytes = pieces.concat();
         let refused = || Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::INVAL);
         // SAFETY: the kernel reads no more than the length that the attributes say, which are alive. Any process (-1), first
         // processor, no group.
@@ -461,7 +462,7 @@ impl Program {
             &address(&given),
             &address(context),
         ];
-        let mut bytes = attributes(&pieces);
+        let mut bytes = pieces.concat();
         bpf(PROG_TEST_RUN, &mut bytes)?;
         Ok(i32::from_ne_bytes([bytes[4], bytes[5], bytes[6], bytes[7]]))
     }

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use serde_json::{Value, json};
 
 /// The state of the fake OSD; tests may change it at any time.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Inside {
     pub(crate) defaults: BTreeMap<String, String>,
     pub(crate) overrides: BTreeMap<String, String>,
@@ -35,10 +35,7 @@ impl FakeOsd {
             [("bluestore_throttle_bytes", 67_108_864_u64), ("bluestore_throttle_deferred_bytes", 134_217_728)];
         let inside = Inside {
             defaults: defaults.map(|(name, value)| (name.to_owned(), value.to_string())).into(),
-            overrides: BTreeMap::new(),
-            unanswered: None,
-            refused: None,
-            commits: 0,
+            ..Inside::default()
         };
         let inside = Arc::new(Mutex::new(inside));
         let _ = std::fs::remove_file(path);

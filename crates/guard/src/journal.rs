@@ -138,7 +138,7 @@ impl Journal {
     pub fn open(path: impl Into<PathBuf>) -> Result<Self, Error> {
         let path = path.into();
         if let Some(dir) = path.parent().filter(|d| !d.as_os_str().is_empty()) {
-            std::fs::create_dir_all(dir).map_err(|e| failed("make the directory of", &path, e))?;
+            std::fs::create_dir_all(dir).map_err(|e| Error::file("make the directory of", &path, e))?;
         }
         let lock_path = with_suffix(&path, ".lock");
         let lock = OpenOptions::new()
@@ -147,11 +147,11 @@ impl Journal {
             .write(true)
             .mode(PRIVATE)
             .open(&lock_path)
-            .map_err(|e| failed("open", &lock_path, e))?;
+            .map_err(|e| Error::file("open", &lock_path, e))?;
         match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => {}
             Err(rustix::io::Errno::WOULDBLOCK) => return Err(Error::JournalInUse { path }),
-            Err(e) => return Err(failed("lock", &lock_path, e.into())),
+            Err(e) => return Err(Error::file("lock", &lock_path, e.into())),
         }
         let mut file = OpenOptions::new()
             .create(true)
@@ -159,23 +159,23 @@ impl Journal {
             .append(true)
             .mode(PRIVATE)
             .open(&path)
-            .map_err(|e| failed("open", &path, e))?;
-        let metadata = file.metadata().map_err(|e| failed("read", &path, e))?;
+            .map_err(|e| Error::file("open", &path, e))?;
+        let metadata = file.metadata().map_err(|e| Error::file("read", &path, e))?;
         if metadata.uid() != rustix::process::geteuid().as_raw() || metadata.mode() & WRITABLE_BY_OTHERS != 0 {
             return Err(Error::JournalNotOurs { path });
         }
         let mut text = Vec::new();
-        file.read_to_end(&mut text).map_err(|e| failed("read", &path, e))?;
+        file.read_to_end(&mut text).map_err(|e| Error::file("read", &path, e))?;
         let whole = whole(&text);
         let Parsed { states, format, unread } = parse(&path, &text[..whole])?;
         let lines = text[..whole].iter().filter(|&&b| b == b'\n').count();
         let torn = whole < text.len();
         let mut journal =
             Self { path, file, lines, bytes: whole as u64, torn, states, left: BTreeSet::new(), _lock: lock };
-        journal.cut().map_err(|e| failed("cut off the last line of", &journal.path, e))?;
+        journal.cut().map_err(|e| Error::file("cut off the last line of", &journal.path, e))?;
         if format != FORMAT {
             let aside = with_suffix(&journal.path, &format!(".format-{format}"));
-            std::fs::copy(&journal.path, &aside).map_err(|e| failed("write", &aside, e))?;
+            std::fs::copy(&journal.path, &aside).map_err(|e| Error::file("write", &aside, e))?;
             journal.compact()?;
             tracing::warn!(
                 "the journal {} is of format {format}, this version writes {FORMAT}: it lists {} settings that can be restored, and {unread} lines that this version does not know; a copy of it is kept as {}",
@@ -310,13 +310,13 @@ impl Journal {
         let begin = (self.bytes == 0).then_some(Line::Format(FORMAT));
         let lines: Vec<Line> = begin.into_iter().chain(lines).collect();
         let text = lines.iter().map(to_json).collect::<std::io::Result<String>>();
-        let text = text.map_err(|e| failed("write", &self.path, e))?;
-        self.cut().map_err(|e| failed("cut off the last line of", &self.path, e))?;
+        let text = text.map_err(|e| Error::file("write", &self.path, e))?;
+        self.cut().map_err(|e| Error::file("cut off the last line of", &self.path, e))?;
         if let Err(e) = self.file.write_all(text.as_bytes()).and_then(|()| self.file.sync_data()) {
             // A full disk takes half a line, which must not stand before the next one.
             self.torn = true;
             let _ = self.cut();
-            return Err(failed("write", &self.path, e));
+            return Err(Error::file("write", &self.path, e));
         }
         self.bytes += text.len() as u64;
         self.lines += lines.len();
@@ -367,10 +367,10 @@ impl Journal {
             std::fs::rename(&part, &self.path)?;
             Ok((dir, file, text.len() as u64))
         };
-        let (dir, file, bytes) = write().map_err(|e| failed("write", &self.path, e))?;
+        let (dir, file, bytes) = write().map_err(|e| Error::file("write", &self.path, e))?;
         (self.file, self.bytes, self.lines) = (file, bytes, 1 + 2 * self.states.len());
         // The new name must be on disk as well.
-        dir.sync_all().map_err(|e| failed("write", &self.path, e))
+        dir.sync_all().map_err(|e| Error::file("write", &self.path, e))
     }
 }
 
@@ -429,10 +429,6 @@ fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(suffix);
     name.into()
-}
-
-fn failed(doing: &'static str, path: &Path, cause: std::io::Error) -> Error {
-    Error::File { doing, path: path.to_owned(), cause }
 }
 
 #[cfg(test)]

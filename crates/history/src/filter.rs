@@ -21,9 +21,9 @@ impl Filter {
         wanted(&self.pool, &series.pool) && wanted(&self.tenant, &series.tenant) && wanted(&self.device, &series.device)
     }
 
-    /// True if the mark is selected: a decision by its pool and tenant, by its tenant alone if it is about all pools of the
-    /// tenant, and always if it has neither, as a reload; a trouble unless its object is another pool or tenant, as one of a
-    /// pool, a volume, the cluster or the whole server concerns its tenants; starts and stops always.
+    /// True if the mark is selected. Starts, stops and reloads always are. A decision is if it has the wanted pool and tenant, or
+    /// only the wanted tenant where it is about all the tenant's pools. A trouble is unless it is one of another pool or tenant:
+    /// troubles of volumes, of the cluster and of the whole server concern every tenant.
     pub fn mark(&self, mark: &Mark) -> bool {
         let named = |wanted: &Option<String>, names: &[&str]| {
             wanted.as_ref().is_none_or(|wanted| wanted.is_empty() || names.contains(&wanted.as_str()))

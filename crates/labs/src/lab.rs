@@ -4,13 +4,12 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use anyhow::{Result, ensure};
-use clap::ValueEnum as _;
 
 use crate::base::record::Page;
 use crate::base::servers::Server;
 use crate::base::spelled::spelled;
 use crate::base::tally::Tally;
-use crate::base::{build, packages};
+use crate::base::{build, packages, space};
 use crate::check::figures;
 use crate::check::run::{Lab, Options};
 use crate::machine::{kernel, vm};
@@ -105,11 +104,7 @@ impl Args {
     /// The page of results that this run writes by [`Page::record_self`]; `None` without `--record`, and for the lab of
     /// isolation, whose page is a summary that the lab writes by itself.
     pub fn page(&self) -> Option<Page> {
-        let name = spelled(&self.name);
-        let what = self.name.to_possible_value()?.get_help()?.to_string();
-        let page =
-            Page { title: format!("Lab: {name}"), name, what: what.trim_end_matches('.').to_owned() + ".", seed: None };
-        (self.record && self.name != Name::Isolation).then_some(page)
+        (self.record && self.name != Name::Isolation).then(|| Page::of("Lab", &self.name, None))
     }
 }
 
@@ -155,67 +150,49 @@ fn run_lab(args: Args, pack: Pack) -> Result<Tally> {
     let repeats = repeats.unwrap_or(if args.name == Name::Ceph { CEPH_REPEATS } else { figures::REPEATS });
     let options = Options { server, binary, build, pack, keep, verbose, only, full, record, seconds, repeats };
     let mut lab = Lab { name: spelled(&args.name), tally: Tally::default() };
-    let outcome = match args.name {
-        Name::Browser => browser::run(&mut lab, &options),
-        Name::Ceph => ceph::run(&mut lab, &options),
-        Name::Durability => durability::run(&mut lab, &options),
-        Name::Caches => caches::run(&mut lab, &options),
-        Name::Initiators => initiators::run(&mut lab, &options),
-        Name::Iscsi => iscsi::run(&mut lab, &options),
-        Name::Isolation => isolation::run(&mut lab, &options),
-        Name::Local => local::run(&mut lab, &options),
-        Name::NbdClient => nbd_client::run(&mut lab, &options),
-        Name::Package => package::run(&mut lab, &options),
-        Name::Rbd => rbd::run(&mut lab, &options),
-        Name::Replay => replay::run(&mut lab, &options),
-        Name::Slots => slots::run(&mut lab, &options),
-        Name::Suites => suites::run(&mut lab, &options),
-        Name::SyncFailure => sync_failure::run(&mut lab, &options),
-        Name::Systemd => systemd::run(&mut lab, &options),
-        Name::Totals => totals::run(&mut lab, &options),
-    };
+    let (run, ..) = parts(args.name);
+    let outcome = run(&mut lab, &options);
     Ok(lab.end(outcome, started))
+}
+
+/// The function that runs a lab.
+type Run = fn(&mut Lab, &Options) -> Result<()>;
+
+/// Programs of the suites. QEMU and nbdcopy bring the libraries that the suites are linked with.
+const SUITES: [&str; 8] =
+    ["cc", "nbd-client", "nbdcopy", "openssl", "python3", "qemu-img", "qemu-io", "qemu-system-x86_64"];
+
+/// The parts of a lab: its function, the programs of its virtual machine or cluster, and further programs that it needs.
+fn parts(name: Name) -> (Run, &'static [&'static str], &'static [&'static str]) {
+    match name {
+        Name::Browser => (browser::run, &[], &["chromium"]),
+        Name::Caches => (caches::run, &vm::PROGRAMS, &["fio"]),
+        Name::Ceph => (ceph::run, &ceph::cluster::PROGRAMS, &["fio", "cc", "curl"]),
+        Name::Durability => (durability::run, &vm::PROGRAMS, &[]),
+        Name::Initiators => (initiators::run, &vm::PROGRAMS, &["fio", "etcd"]),
+        Name::Iscsi => (iscsi::run, &vm::PROGRAMS, &["fio"]),
+        Name::Isolation => (isolation::run, &[], &[]),
+        Name::Local => (local::run, &vm::PROGRAMS, &["fio"]),
+        Name::NbdClient => (nbd_client::run, &vm::PROGRAMS, &["fio"]),
+        Name::Package => (package::run, &vm::PROGRAMS, &["systemctl", "dpkg-deb", "strip", "man", "pgrep"]),
+        Name::Rbd => (rbd::run, &ceph::cluster::PROGRAMS, &["rbd", "fio", "qemu-img", "qemu-io"]),
+        Name::Replay => (replay::run, &[], &[]),
+        Name::Slots => (slots::run, &[], &["ip", "nft", "etcd", "etcdctl", "fio", "curl", "nsenter"]),
+        Name::Suites => (suites::run, &[], &SUITES),
+        Name::SyncFailure => (sync_failure::run, &vm::PROGRAMS, &[]),
+        Name::Systemd => (systemd::run, &vm::PROGRAMS, &["systemctl", "strip"]),
+        Name::Totals => (totals::run, &[], &["etcd", "fio", "curl"]),
+    }
 }
 
 /// True if the lab boots virtual machines.
 pub fn boots(name: Name) -> bool {
-    !matches!(
-        name,
-        Name::Browser
-            | Name::Ceph
-            | Name::Isolation
-            | Name::Rbd
-            | Name::Replay
-            | Name::Slots
-            | Name::Suites
-            | Name::Totals
-    )
+    parts(name).1 == vm::PROGRAMS
 }
 
 /// Names of the programs that a lab needs.
 pub fn programs(name: Name) -> Vec<&'static str> {
-    let beside: &[&str] = match name {
-        Name::Browser => &["chromium"],
-        Name::Ceph => &["fio", "cc", "curl"],
-        Name::Initiators => &["fio", "etcd"],
-        Name::Iscsi => &["fio"],
-        Name::Caches | Name::Local | Name::NbdClient => &["fio"],
-        Name::Package => &["systemctl", "dpkg-deb", "strip", "man", "pgrep"],
-        Name::Rbd => &["rbd", "fio", "qemu-img", "qemu-io"],
-        Name::Slots => &["ip", "nft", "etcd", "etcdctl", "fio", "curl", "nsenter"],
-        // QEMU and nbdcopy bring the libraries that the suites are linked with.
-        Name::Suites => {
-            &["cc", "nbd-client", "nbdcopy", "openssl", "python3", "qemu-img", "qemu-io", "qemu-system-x86_64"]
-        }
-        Name::Systemd => &["systemctl", "strip"],
-        Name::Totals => &["etcd", "fio", "curl"],
-        Name::Durability | Name::Isolation | Name::Replay | Name::SyncFailure => &[],
-    };
-    let common: &[&str] = match name {
-        Name::Ceph | Name::Rbd => &ceph::cluster::PROGRAMS,
-        _ if boots(name) => &vm::PROGRAMS,
-        _ => &[],
-    };
+    let (_, common, beside) = parts(name);
     [common, beside].concat()
 }
 
@@ -224,7 +201,7 @@ pub fn missing(name: Name) -> Option<String> {
     packages::missing_text(&programs(name)).or_else(|| match name {
         Name::Ceph => ceph::stage::missing(),
         Name::Rbd => ceph::cluster::missing(),
-        Name::Slots => slots::missing(),
+        Name::Slots => space::missing(),
         Name::Suites => suites::missing(),
         _ if boots(name) => vm::missing(),
         _ => None,

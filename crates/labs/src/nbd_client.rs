@@ -14,7 +14,7 @@ use crate::base::spelled::spelled;
 use crate::check::run::{Lab, Options};
 use crate::check::{policy, steps};
 use crate::machine::guest::{tool, work_dir};
-use crate::machine::vm::Machine;
+use crate::machine::vm::{self, Machine};
 
 const DEVICE: &str = "/dev/nbd0";
 const VOLUME_BYTES: u64 = 64 << 20;
@@ -23,7 +23,7 @@ const LIMIT: Duration = Duration::from_secs(400);
 /// Runs the lab and reports each step.
 pub(crate) fn run(lab: &mut Lab, options: &Options) -> Result<()> {
     let scratch = Scratch::kept_if(options.keep, "nbd-client")?;
-    let mut machine = Machine::new(&options.build, &scratch, options.verbose)?;
+    let mut machine = Machine::new(vm::PLAIN, &options.build, &scratch, options.verbose)?;
     let script = options.lean_guest_script(&scratch, "nbd-client", &["--server".into(), spelled(&options.server)])?;
     let guest = machine.boot(&script, &[])?;
     steps::report(lab, guest, LIMIT, 2 * STEPS.len() + usize::from(options.server == Server::Evenkeel))
@@ -46,7 +46,7 @@ pub(crate) fn guest(binary: &Path, server: Server) -> Result<()> {
         let file = dir.join("disk0.img");
         std::fs::File::create(&file)?.set_len(VOLUME_BYTES)?;
         let setup = Setup { server: &server, binary, storage: &Storage::File(file), address: &address };
-        let _server = servers::start(&setup, &dir)?;
+        let _server = servers::start(&setup, None, &dir)?;
         for (step, body) in STEPS {
             steps::tell(&format!("{transport}_{step}"), body(&address).map(|()| String::new()));
             // A failed step must not leave the device to the next one.

@@ -13,7 +13,7 @@ use serde_json::Value;
 use crate::base::process::{self, Running};
 use crate::base::scratch::Scratch;
 use crate::base::servers;
-use crate::base::space::{self, Space};
+use crate::base::space::Space;
 use crate::check::figures::Spread;
 use crate::check::run::{Lab, Options};
 
@@ -60,11 +60,6 @@ struct Host {
     name: &'static str,
     load: &'static [&'static str],
     target: bool,
-}
-
-/// The reason why the lab cannot run on this machine; `None` if it can run.
-pub(crate) fn missing() -> Option<String> {
-    space::missing()
 }
 
 /// Runs the lab and reports each step.

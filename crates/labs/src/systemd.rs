@@ -22,7 +22,7 @@ use crate::machine::services::{
     FOLDER, GUARD, PATIENCE, SERVE, beside, drop_in, is_running, named_drop_in, number, show, show_each, systemctl,
     until, write,
 };
-use crate::machine::vm::{Machine, SHARE};
+use crate::machine::vm::{self, Machine, SHARE};
 
 const LIMIT: Duration = Duration::from_secs(600);
 const DEVICE: &str = "lab0";
@@ -46,7 +46,7 @@ const CEPH: u32 = 64_045;
 /// Runs the lab and reports each step.
 pub(crate) fn run(lab: &mut Lab, options: &Options) -> Result<()> {
     let scratch = Scratch::kept_if(options.keep, "systemd")?;
-    let mut machine = Machine::services(&options.build, &scratch, options.verbose)?;
+    let mut machine = Machine::new(vm::SERVICES, &options.build, &scratch, options.verbose)?;
     let units = crate::base::build::workspace().join("packaging/systemd");
     // Without symbols: an emulated processor copies it.
     process::output(process::program("strip").arg("-o").arg(scratch.path().join("evenkeel")).arg(&options.binary))?;
@@ -81,19 +81,7 @@ pub(crate) fn guest(binary: &Path, units: &Path, full: bool) -> Result<()> {
     }
     let _systemd = services::boot("lab.target")?;
     for (name, step) in STEPS {
-        let outcome = step();
-        let failed = outcome.is_err();
-        steps::tell(name, outcome);
-        for unit in [GUARD, SERVE].into_iter().filter(|_| failed) {
-            let properties = "ActiveState,SubState,Result,ExecMainCode,ExecMainStatus,NRestarts,StatusErrno";
-            for text in [
-                systemctl(&["show", "-p", properties, unit]),
-                beside("journalctl", &["--no-pager", "-n", "20", "-u", unit]),
-            ] {
-                let text = text.unwrap_or_else(|e| format!("{e:#}"));
-                text.lines().for_each(|line| println!("lab: {unit}: {line}"));
-            }
-        }
+        steps::tell(name, step().inspect_err(|_| services::print_journals()));
     }
     Ok(())
 }

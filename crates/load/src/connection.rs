@@ -386,7 +386,7 @@ fn begin(evidence: &mut Evidence, planned: Planned, region: &mut Region) -> Opti
         }
         Op::Write => {
             evidence.ticket = model.begin_write(offset, length);
-            Some((model.content(), evidence.ticket.generation))
+            Some((model.content, evidence.ticket.generation))
         }
         Op::Zero => {
             evidence.ticket = model.begin_discard(offset, length, Holds::Zeroes);

@@ -391,18 +391,8 @@ struct JobFile {
     job: Vec<JobOptions>,
 }
 
-/// Reads a job file. `defaults` and `uri` are the options and the URI of the command line, for jobs without own ones.
-///
-/// # Errors
-/// A file that cannot be read, or all faults in it, each with line and key.
-fn read_file(
-    path: &Path,
-    uri: Option<&str>,
-    defaults: &JobOptions,
-) -> Result<Vec<(String, Target, JobOptions)>, Error> {
-    let text = std::fs::read_to_string(path).at_with(|| format!("cannot read the job file {}", path.display()))?;
-    parse_file(&text, &path.display().to_string(), uri, defaults)
-}
+/// A job as it is listed: its name, its target and its options.
+type Listed = (String, Target, JobOptions);
 
 /// The jobs of a command line: those of the job file, or one job for `uri`.
 ///
@@ -411,7 +401,11 @@ fn read_file(
 pub fn jobs(file: Option<&Path>, uri: Option<&str>, options: &JobOptions, seed: u64) -> Result<Vec<Job>, Error> {
     let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get() as u32);
     let listed = match (file, uri) {
-        (Some(path), uri) => read_file(path, uri, options)?,
+        (Some(path), uri) => {
+            let name = path.display().to_string();
+            let text = std::fs::read_to_string(path).at_with(|| format!("cannot read the job file {name}"))?;
+            parse_file(&text, &name, uri, options)?
+        }
         (None, Some(uri)) => {
             options.of_use(options)?;
             let target: Target = uri.parse()?;
@@ -421,7 +415,7 @@ pub fn jobs(file: Option<&Path>, uri: Option<&str>, options: &JobOptions, seed: 
         (None, None) => return Err(Error::Options("give a URI or --jobs FILE".into())),
     };
     let several = listed.len() > 1;
-    let with_seed = |(index, (name, target, options)): (usize, (String, Target, JobOptions))| {
+    let with_seed = |(index, (name, target, options)): (usize, Listed)| {
         // A single job uses the seed as it is, so that its content can be checked later.
         let seed = if several { mix(seed ^ index as u64) } else { seed };
         options.job(&name, target, seed, cores).at_with(|| match file {
@@ -445,16 +439,16 @@ pub fn seed_from_time() -> u64 {
 /// All faults of a text that does not describe jobs, each with line and key.
 pub fn parse_jobs(text: &str, seed: u64) -> Result<Vec<Job>, Error> {
     let listed = parse_file(text, "jobs", None, &JobOptions::default())?;
-    let job = |(name, target, options): (String, Target, JobOptions)| options.job(&name, target, seed, 1);
+    let job = |(name, target, options): Listed| options.job(&name, target, seed, 1);
     listed.into_iter().map(job).collect()
 }
 
-fn parse_file(
-    text: &str,
-    origin: &str,
-    uri: Option<&str>,
-    defaults: &JobOptions,
-) -> Result<Vec<(String, Target, JobOptions)>, Error> {
+/// The jobs in the text of the file `origin`. `defaults` and `uri` are the options and the URI of the command line, for jobs
+/// without own ones.
+///
+/// # Errors
+/// All faults in the text, each with line and key.
+fn parse_file(text: &str, origin: &str, uri: Option<&str>, defaults: &JobOptions) -> Result<Vec<Listed>, Error> {
     let (document, mut problems) = Document::parse(text, origin);
     let (file, wrong) = document.read::<JobFile>();
     problems.extend(wrong);
@@ -463,7 +457,7 @@ fn parse_file(
         problems.push(document.complain(&[], "there is no [[job]]; add a table [[job]] with a uri"));
     }
     let written = table(defaults)?;
-    let mut jobs: Vec<(String, Target, JobOptions)> = Vec::new();
+    let mut jobs: Vec<Listed> = Vec::new();
     for (index, own) in file.job.iter().enumerate() {
         let place = index.to_string();
         let mut complain = |key: &[&str], message: String| {

@@ -116,7 +116,11 @@ impl Record {
         };
         let number = |word: &str| word.parse::<u64>().at_with(|| format!("`{word}` is not a number"));
         let (seed, grain) = (number(seed)?, number(grain)?);
-        ensure!(Journal, grain > 0 && grain.is_multiple_of(SECTOR), "the grain {grain} is not a multiple of {SECTOR}");
+        ensure!(
+            Journal,
+            grain > 0 && grain.is_multiple_of(SECTOR),
+            "the unit of ranges, {grain} bytes, is not a multiple of {SECTOR} bytes: the journal is damaged"
+        );
         let floor = |line: &str| {
             let numbers = line.split_whitespace().map(number).collect::<Result<Vec<u64>, Error>>()?;
             let [offset, length, generation] = numbers[..] else {

@@ -90,9 +90,11 @@ struct Busy {
 
 /// The possible content of each grain of `start..start + length`.
 pub(crate) struct Model {
-    content: Content,
+    /// The content that is written, by sector and generation.
+    pub(crate) content: Content,
     start: u64,
-    grain: u64,
+    /// Size of a grain, in bytes.
+    pub(crate) grain: u64,
     /// Per grain: its content, unless the grain is in `busy`. Nearly all grains are at rest.
     settled: Vec<Packed>,
     /// Possible contents of grains that are not at rest (with requests in flight, or several possible contents), by number.
@@ -142,16 +144,6 @@ impl Model {
 
     /// Bytes of memory that the model takes for each grain at rest.
     pub(crate) const BYTES_PER_GRAIN: u64 = size_of::<Packed>() as u64;
-
-    /// Size of a grain, in bytes.
-    pub(crate) fn grain(&self) -> u64 {
-        self.grain
-    }
-
-    /// The content that is written, by sector and generation.
-    pub(crate) fn content(&self) -> Content {
-        self.content
-    }
 
     fn grains(&self, offset: u64, length: u64) -> std::ops::Range<usize> {
         let first = (offset - self.start) / self.grain;

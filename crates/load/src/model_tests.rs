@@ -16,7 +16,7 @@ impl Lab {
     fn bytes(&self, offset: u64, generation: u64) -> Vec<u8> {
         let mut bytes = vec![0; GRAIN as usize];
         if generation > 0 {
-            self.model.content().fill(offset / SECTOR, generation, &mut bytes);
+            self.model.content.fill(offset / SECTOR, generation, &mut bytes);
         }
         bytes
     }

@@ -44,7 +44,7 @@ impl Region {
         let end = self.range.start + self.range.length;
         let sweep = self.sweep.as_mut()?;
         let (unit, model) = match (&self.model, sweep.op) {
-            (Some(model), Op::Read) => (model.grain(), Some(model)),
+            (Some(model), Op::Read) => (model.grain, Some(model)),
             _ => (SECTOR, None),
         };
         let known = |at: u64| model.is_none_or(|model| model.at_rest(at) != Some(Holds::Unknown));

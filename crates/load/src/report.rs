@@ -257,7 +257,7 @@ impl JobReport {
 
 /// A sentence with the result of the check of a job's volume against the journal `record`.
 pub fn check_result(record: &Record, results: &[JobResult]) -> String {
-    let bytes: u64 = results.iter().map(JobResult::verified_bytes).sum();
+    let bytes: u64 = results.iter().map(|result| result.summary.verified_bytes).sum();
     let lost = results.iter().find_map(JobResult::failure);
     let lines = counted(record.floors.len() as u64, "line");
     match lost {
@@ -269,7 +269,7 @@ pub fn check_result(record: &Record, results: &[JobResult]) -> String {
 /// The figures of the last finished second of each job, in one line.
 pub fn progress_line(results: &[JobResult]) -> String {
     let job = |result: &JobResult| {
-        let name = result.name();
+        let name = &result.job.name;
         match result.seconds.last() {
             None => format!("{name}: ..."),
             Some(second) => format!(

@@ -361,11 +361,6 @@ impl JobResult {
         }
     }
 
-    /// Name of the job.
-    pub(crate) fn name(&self) -> &str {
-        &self.job.name
-    }
-
     /// Length of the measured run, in seconds.
     pub(crate) fn elapsed_s(&self) -> f64 {
         self.summary.measured_ns as f64 / 1e9
@@ -384,11 +379,6 @@ impl JobResult {
     /// The `q` quantile (`q` in `0.0..=1.0`) of the latencies of all requests, in milliseconds.
     pub fn latency_ms(&self, q: f64) -> f64 {
         self.total.all().latency_ns.value_at_quantile(q) as f64 / 1e6
-    }
-
-    /// Bytes of reads that were compared with the possible content of the volume.
-    pub(crate) fn verified_bytes(&self) -> u64 {
-        self.summary.verified_bytes
     }
 
     /// The reason why the job failed; `None` after a job without a failure.

@@ -42,21 +42,21 @@ pub struct StoreParams {
     pub bandwidth_bytes_per_s: u64,
     /// Requests the link moves per second, however small; its inverse is the base cost of a request.
     pub iops: u64,
-    /// From leaving the link to the data being there; requests overlap here.
+    /// Time from a read's leaving the link until its data is there; these times of requests overlap.
     pub read_latency: Duration,
-    /// From leaving the link to the data being on the device, not yet committed; requests overlap here.
+    /// Time from a write's leaving the link until its data is on the device, not yet committed; these times overlap.
     pub write_latency: Duration,
-    /// Cost of one commit, however many requests it carries.
+    /// Time that one commit takes, however many requests it makes durable.
     pub commit_latency: Duration,
     /// The bytes that each commit first writes over the link, in turn with the data; 0 = the log is on another device.
     #[cfg_attr(feature = "serde", serde(rename = "commit_size", with = "evenkeel_control::text::AsBytes"))]
     pub commit_bytes: u32,
-    /// The most requests one commit carries.
+    /// Largest number of requests that one commit makes durable.
     pub commit_batch_max: u32,
     /// Writes of at most this size go into the log, are done when it commits and are applied afterwards; 0 = none.
     #[cfg_attr(feature = "serde", serde(rename = "deferred_max", with = "evenkeel_control::text::AsBytes"))]
     pub deferred_max_bytes: u32,
-    /// Deferred bytes that may await application; beyond them small writes take the long way.
+    /// Deferred bytes that may await application; beyond them small writes are not deferred.
     #[cfg_attr(feature = "serde", serde(rename = "deferred_backlog_max", with = "evenkeel_control::text::AsBytes"))]
     pub deferred_backlog_max_bytes: u64,
     /// Variation of read, write and commit latency; as text the standard deviation of their logarithm, 0 (none) to 2.

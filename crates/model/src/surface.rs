@@ -54,7 +54,7 @@ pub struct Point {
 #[derive(Clone, Debug, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct SurfaceParams {
-    /// The table, in any order. A kind or locality without points has those of another.
+    /// The table, in any order. For a kind or locality without points, those of another count.
     pub points: Vec<Point>,
 }
 

@@ -93,7 +93,7 @@ pub struct Server {
     pub volume_dirs: Vec<PathBuf>,
     /// Threads that serve connections; auto: one per core.
     pub workers: Workers,
-    /// Worker of a connection.
+    /// Assignment of connections to workers.
     pub placement: Placement,
     /// Submission of I/O to the kernel.
     pub engine: Engine,
@@ -288,7 +288,7 @@ pub struct Volume {
     /// Its tenant. Default: by `match`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tenant: Option<String>,
-    /// Place of the data.
+    /// Storage for the data.
     pub backend: Backend,
     /// File or block device, of one volume only. Default: of a file `<data_dir>/NAME.img`.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -324,7 +324,7 @@ pub struct Volume {
     /// Lengthen a foreign file to `size`.
     pub grow: bool,
     /// Limit of all clients of this host together, like a tenant's.
-    #[serde(skip_serializing_if = "Limit::is_default")]
+    #[serde(skip_serializing_if = "crate::lately::is_default")]
     pub limit: Limit,
     /// "raw": serve a file that holds an image byte for byte.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -339,7 +339,7 @@ pub struct Volume {
     pub allow: Option<Vec<Who>>,
     /// Refused clients; wins over `allow`.
     pub deny: Vec<Who>,
-    /// Cache of this host.
+    /// Use of caches.
     pub cache: Cache,
     /// Shown to clients that list exports.
     pub description: String,

@@ -127,7 +127,7 @@ pub struct DecisionRecord {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub most_throttled: Vec<MostThrottled>,
     /// Number of tenants or clients that the decision released when it was taken first.
-    #[serde(skip_serializing_if = "is_zero")]
+    #[serde(skip_serializing_if = "crate::lately::is_default")]
     pub released: u64,
     /// Some of the released, at most two: names of tenants, or addresses of clients.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -198,12 +198,6 @@ impl fmt::Display for DecisionRecord {
         }
         Ok(())
     }
-}
-
-/// True for a number that records leave out.
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
-const fn is_zero(number: &u64) -> bool {
-    *number == 0
 }
 
 /// The newest `count` of `records`, newest first.

@@ -57,7 +57,7 @@ impl Precedence {
 }
 
 /// A setting at the place where it is enforced.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Row {
     /// The tenant; null for all tenants or clients of the pool.
     pub tenant: Option<String>,
@@ -82,19 +82,7 @@ pub struct Row {
 impl Row {
     /// A row about all tenants or clients of a pool.
     pub fn of_pool(pool: &str, point: Enforcement, precedence: Option<Precedence>, setting: String) -> Self {
-        let (measured, throttled) = (String::new(), String::new());
-        let pool = Some(pool.to_owned());
-        Self {
-            tenant: None,
-            pool,
-            point,
-            setting,
-            measured,
-            throttled,
-            precedence,
-            on: Vec::new(),
-            here: Presence::Present,
-        }
+        Self { pool: Some(pool.to_owned()), point, setting, precedence, ..Self::default() }
     }
 
     /// The row, completed by a text on the measured requests and a text on the throttled requests.
@@ -214,10 +202,11 @@ fn is_idle_tenant(note: &Problem) -> bool {
 }
 
 /// Availability of a part.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Presence {
     /// In use as it is.
+    #[default]
     Present,
     /// A module that is installed but not loaded.
     Loadable,
@@ -244,6 +233,13 @@ pub struct Finding {
     pub lost: String,
     /// The cure; empty if there is nothing to do.
     pub cure: String,
+}
+
+impl Finding {
+    /// The finding about a part with this purpose; the texts are the evidence, the effect of the part's absence, and the cure.
+    pub fn new(part: &str, purpose: &str, presence: Presence, [evidence, lost, cure]: [String; 3]) -> Self {
+        Self { part: part.into(), purpose: purpose.into(), presence, evidence, lost, cure }
+    }
 }
 
 /// The abilities of `evenkeel guard` on a host.

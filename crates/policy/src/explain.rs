@@ -484,11 +484,11 @@ pub fn guarantee(limit: &Limit, binding: Option<Binding>, who: &str) -> String {
             ),
             // As in a dry run, which sets no limit. A limit of another program is reported with its group.
             None if in_force.is_finite() => format!(
-                "{who}: io.max has a limit that the agent has not set, {}: the guarantee needs a limit of {assigned}, and this interval does not count",
+                "{who}: io.max has a limit that the agent has not set, {}: the guarantee needs a limit of {assigned}, and the measurement of this interval is not used",
                 rate(in_force)
             ),
             None => format!(
-                "{who}: io.max has no limit: the guarantee needs a limit of {assigned}, and this interval does not count"
+                "{who}: io.max has no limit: the guarantee needs a limit of {assigned}, and the measurement of this interval is not used"
             ),
         },
         Reason::NoSolution { measured, guaranteed } => format!(
@@ -501,7 +501,7 @@ pub fn guarantee(limit: &Limit, binding: Option<Binding>, who: &str) -> String {
             )
         }
         Reason::CountersReset => format!(
-            "{who}: the counters were reset, or measurements paused: this interval does not count, and the limit stays at {assigned}"
+            "{who}: the counters were reset, or measurements paused: the measurement of this interval is not used, and the limit stays at {assigned}"
         ),
         Reason::SignalLost => {
             format!("{who}: no throughput has been measured for a while: the guarantee of {assigned} is the limit")
@@ -563,7 +563,7 @@ fn because_of_slots(reason: &slots::Reason, has_target: bool) -> String {
             )
         }
         Reason::Unachievable { achievable_at: None } => {
-            "its target cannot be met beside the others, not even if all were ten times as large: move load away".into()
+            "its target cannot be met beside the others, not even if all targets were ten times as large: move load away".into()
         }
         Reason::ByLatency => "set by the latency of the device".into(),
     }

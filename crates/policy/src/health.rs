@@ -42,8 +42,7 @@ fn troubles(state: &State) -> Vec<Trouble> {
     }
     let (used, limit) = (state.buffer_memory_used_bytes, state.buffer_memory_limit_bytes);
     if limit > 0 && used as f64 >= MEMORY_USED_UP * limit as f64 {
-        troubles.push(Trouble::new(
-            Level::Warning,
+        troubles.push(Trouble::warning(
             "buffer_memory",
             "",
             format!("{} of {} of buffer memory are in use: requests wait for free memory", bytes(used), bytes(limit)),
@@ -54,8 +53,7 @@ fn troubles(state: &State) -> Vec<Trouble> {
     troubles.extend(state.cluster.as_ref().and_then(of_members));
     troubles.extend(state.cluster.as_ref().and_then(of_totals));
     if state.draining {
-        troubles.push(Trouble::new(
-            Level::Warning,
+        troubles.push(Trouble::warning(
             "draining",
             "",
             "the server is stopping: it answers the requests in flight, and accepts no new clients",
@@ -238,7 +236,7 @@ fn of_target(about: &str, keys: &str, target: &Target, lately: &Lately, pool: &P
             format!("lower the {rate}s of all tenants until the device can meet them, or use a faster device")
         }
     };
-    Trouble::new(Level::Warning, kind, about, because, cure).of_part(part)
+    Trouble::warning(kind, about, because, cure).of_part(part)
 }
 
 /// The trouble of a host that is at present not in its cluster; `None` if the host is in it.
@@ -246,8 +244,7 @@ pub fn of_cluster(cluster: &ClusterState) -> Option<Trouble> {
     let lost = cluster.status != "shared";
     lost.then(|| {
         let error = cluster.error.as_ref().map_or_else(String::new, |error| format!(" ({error})"));
-        Trouble::new(
-            Level::Warning,
+        Trouble::warning(
             "cluster_lost",
             format!("cluster {}", cluster.status),
             format!("{}{error}", cluster.because),
@@ -274,12 +271,11 @@ pub fn of_members(cluster: &ClusterState) -> Option<Trouble> {
         count => format!("; also lost: {count} more"),
     };
     let ago = uptime(periods as f64 * cluster.period_s);
-    Some(Trouble::new(
-        Level::Warning,
+    Some(Trouble::warning(
         "members_lost",
         format!("cluster {what} {first}"),
         format!("its last report came {ago} ago, so the other hosts have its share of slots and limits{more}"),
-        "start Evenkeel there again, or look at its log and network; a host that is stopped for good is forgotten after 20 leases",
+        "start Evenkeel there again, or look at its log, network and clock (NTP); a host that is stopped for good is forgotten after 20 leases",
     ))
 }
 
@@ -305,6 +301,8 @@ fn cure_of_etcd(cluster: &ClusterState) -> &'static str {
         "remove cluster.json, or make its folder writable: server.data_dir, or of an agent the folder of agent.journal"
     } else if says(&["another process is host"]) {
         "give each host a name of its own with cluster.host"
+    } else if says(&["clocks of most other hosts"]) {
+        "set the clocks of this host and of the others by NTP: `timedatectl` on a host shows if its clock is"
     } else if says(&["format that this host cannot read"]) {
         "finish the upgrade: run the same version of Evenkeel, with the same cluster.period, on all hosts"
     } else {
@@ -407,6 +405,7 @@ mod tests {
             ("/d/cluster.json can be neither written nor removed", "server.data_dir"),
             ("/d/cluster.json can be neither written nor removed", "of an agent the folder of agent.journal"),
             ("another process is host \"a\"", "cluster.host"),
+            ("the clocks of most other hosts are periods off this host's; set the clocks of all (NTP)", "timedatectl"),
             ("http://a:1: no answer within 1s", "answer from this host"),
             ("", "answer from this host"),
         ] {
@@ -433,6 +432,7 @@ mod tests {
             trouble.because,
             "its last report came 15 s ago, so the other hosts have its share of slots and limits; also lost: 1 more"
         );
+        assert!(trouble.cure.contains("network and clock (NTP)"), "a wrong clock loses a member, too: {trouble:?}");
         assert_eq!(of("lost", lost()), None, "this host hears none");
         assert_eq!(of("shared", vec![member("b", "suspect"), member("a", "expired")]), None);
         // Of the shards only those of the present division.

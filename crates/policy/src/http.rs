@@ -59,7 +59,7 @@ impl Where {
     }
 }
 
-/// Certificates of clients.
+/// Demand for certificates of clients, over HTTPS.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Asked {

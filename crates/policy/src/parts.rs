@@ -4,7 +4,7 @@ use evenkeel_control::units::Fractions;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::trouble::{Level, Trouble};
+use crate::trouble::Trouble;
 
 /// The parts of a tenant's reservation and limit that apply on this host. The totals are in the tenant's `qos`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -107,12 +107,12 @@ impl TotalsState {
                 self.excess_tenants
             );
             let cure = "spread these tenants over more hosts, or give some of them no reservation, limit or guarantee";
-            return Some(Trouble::new(Level::Warning, "totals_excess", about, because, cure));
+            return Some(Trouble::warning("totals_excess", about, because, cure));
         }
         let follows = self.contact.is_empty() || self.contact == "shared";
         (!follows).then(|| {
             let cure = "check that the addresses in cluster.etcd answer from this host";
-            Trouble::new(Level::Warning, "totals_lost", about, self.because.clone(), cure)
+            Trouble::warning("totals_lost", about, self.because.clone(), cure)
         })
     }
 }

@@ -39,7 +39,7 @@ pub struct Pool {
     /// Enforcement points: "queue" of `serve`, the others of `guard`. Default: wherever it applies.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub enforce: Option<Vec<Enforcement>>,
-    /// All else.
+    /// Further settings.
     pub tuning: Tuning,
     /// Modelled device, for volumes with `backend = "emulate"`.
     #[serde(deserialize_with = "evenkeel_model::preset::read_some", skip_serializing_if = "Option::is_none")]

@@ -1,11 +1,11 @@
-//! Troubles that are over in a moment and come again: connections that are refused, and connections to remote servers that
-//! break. Counters of the state show them, and each counts for ten minutes.
+//! Troubles that are over in a moment and come again: connections that are refused, clients that are refused and come again in a
+//! loop, and connections to remote servers that break. Counters of the state show them, and each counts for ten minutes.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use crate::figures::{counted, uptime};
 use crate::state::{State, VolumeState};
-use crate::trouble::{Level, Trouble};
+use crate::trouble::Trouble;
 
 /// Time for which the growth of a counter counts, in seconds: that of the alert on refused connections.
 const KEPT_S: f64 = 600.0;
@@ -15,6 +15,32 @@ const STEP_S: f64 = 1.0;
 const SEVERAL: u64 = 3;
 /// Reasons, in [`State::refused_clients_total`], for which connections are refused although the server has room for others.
 const OF_ONE: [&str; 2] = ["connections_of_client", "connections_of_tenant"];
+/// Number of refusals for one reason from which on they are a trouble: a client that is refused comes again and again.
+const OFTEN: u64 = 10;
+/// Reasons, in [`State::refused_clients_total`], for which clients that should be served may be refused, in words, and with the
+/// cure. A client that `deny` names, and one that opens no volume, are no trouble of the server.
+const OF_CLIENTS: [(&[&str], &str, &str); 4] = [
+    (
+        &["server_allow", "volume_allow", "no_certificate", "unnamed_certificate"],
+        "neither `allow` nor a tenant names the client or its certificate",
+        "add it to `allow` of the server or volume, or its certificate to a tenant; else stop the client",
+    ),
+    (
+        &["tls_no_certificate", "tls_expired", "tls_revoked", "tls_bad_certificate"],
+        "the client has no valid certificate",
+        "renew the client's certificate, or add its authority to server.tls.clients; else stop the client",
+    ),
+    (
+        &["tls_alert"],
+        "the client ended TLS, mostly as it does not trust the server's certificate",
+        "give the client the authority of the server's certificate, and the name that the certificate has",
+    ),
+    (
+        &["tls_protocol"],
+        "client and server have no common version or cipher of TLS, or the client does not use TLS",
+        "correct the client's settings of TLS; else stop the client",
+    ),
+];
 
 /// The growth of a counter.
 #[derive(Debug, Default)]
@@ -63,6 +89,8 @@ pub struct Recurring {
     refused: Growth,
     /// Those of them that were refused because of a bound on one client or tenant.
     of_one: Growth,
+    /// Refused clients, by the reasons of [`OF_CLIENTS`].
+    clients: [Growth; OF_CLIENTS.len()],
     /// Connections made again, by volume.
     remotes: BTreeMap<String, Growth>,
 }
@@ -81,7 +109,7 @@ impl Recurring {
             self.forget();
         }
         let remotes = state.volumes.iter().filter_map(|volume| self.of_remote(now_s, volume));
-        remotes.chain(self.of_refused(now_s)).collect()
+        remotes.chain(self.of_refused(now_s)).chain(self.of_clients(now_s)).collect()
     }
 
     fn count(&mut self, state: &State) {
@@ -90,6 +118,9 @@ impl Recurring {
         self.refused.count(now_s, state.refused_connections_total);
         let of_one: u64 = OF_ONE.iter().filter_map(|reason| state.refused_clients_total.get(*reason)).sum();
         self.of_one.count(now_s, of_one);
+        for (growth, (reasons, ..)) in self.clients.iter_mut().zip(OF_CLIENTS) {
+            growth.count(now_s, reasons.iter().filter_map(|reason| state.refused_clients_total.get(*reason)).sum());
+        }
         let reconnects = |volume: &VolumeState| volume.remote.as_ref().map(|remote| remote.reconnects_total);
         let totals: BTreeMap<&str, u64> =
             state.volumes.iter().filter_map(|volume| Some((volume.name.as_str(), reconnects(volume)?))).collect();
@@ -100,7 +131,8 @@ impl Recurring {
     }
 
     fn forget(&mut self) {
-        for growth in self.remotes.values_mut().chain([&mut self.refused, &mut self.of_one]) {
+        let refused = [&mut self.refused, &mut self.of_one];
+        for growth in self.remotes.values_mut().chain(refused).chain(&mut self.clients) {
             growth.steps.clear();
         }
     }
@@ -113,8 +145,7 @@ impl Recurring {
         }
         let (uri, ago) = (&remote.uri, growth.ago(now_s));
         let why = remote.last_error.as_ref().map_or_else(String::new, |error| format!("; the newest error: {error}"));
-        Some(Trouble::new(
-            Level::Warning,
+        Some(Trouble::warning(
             "remote_unstable",
             format!("volume {}", volume.name),
             format!(
@@ -123,6 +154,19 @@ impl Recurring {
             ),
             format!("look at the log of the server at {uri}, and at the network; requests wait at each break"),
         ))
+    }
+
+    /// The troubles of clients that are refused again and again, by the reason.
+    fn of_clients(&self, now_s: f64) -> impl Iterator<Item = Trouble> {
+        self.clients.iter().zip(OF_CLIENTS).filter_map(move |(growth, (_, why, cure))| {
+            let (number, ago) = (growth.sum(now_s), growth.ago(now_s));
+            (number >= OFTEN).then(|| {
+                let connections = counted(number, "connection");
+                let because = format!("{connections} refused in the last 10 min, the last of them {ago} ago: {why}");
+                let cure = format!("the log (level info) has addresses of such clients; {cure}");
+                Trouble::warning("clients_refused", "", because, cure).of_part(why)
+            })
+        })
     }
 
     fn of_refused(&self, now_s: f64) -> Option<Trouble> {
@@ -136,8 +180,7 @@ impl Recurring {
         };
         let (refused, ago) = (counted(number, "connection"), self.refused.ago(now_s));
         (number > 0).then(|| {
-            Trouble::new(
-                Level::Warning,
+            Trouble::warning(
                 "connections_refused",
                 "",
                 format!("{refused} refused in the last 10 min, the last of them {ago} ago: {why}"),
@@ -153,6 +196,7 @@ mod tests {
 
     use super::*;
     use crate::state::RemoteState;
+    use crate::trouble::Level;
 
     fn state(uptime_s: f64, refused: u64, reconnects: u64) -> State {
         let remote = RemoteState {
@@ -204,6 +248,28 @@ mod tests {
         let mut of_tenant = state(700.0, 5, 0);
         of_tenant.refused_clients_total = [("connections_of_tenant".to_owned(), 2)].into();
         assert!(recurring.troubles(&of_tenant)[0].because.contains("a client or a tenant has as many"));
+    }
+
+    #[test]
+    fn a_client_that_is_refused_in_a_loop_is_a_trouble_with_the_reason() {
+        let mut recurring = Recurring::default();
+        let mut of = |uptime_s, counts: &[(&str, u64)]| {
+            let counts = counts.iter().map(|(reason, count)| ((*reason).to_owned(), *count)).collect();
+            recurring.troubles(&State { refused_clients_total: counts, ..state(uptime_s, 0, 0) })
+        };
+        assert_eq!(kinds(&of(1.0, &[("tls_expired", 0)])), [""; 0]);
+        assert_eq!(kinds(&of(2.0, &[("tls_expired", 5), ("tls_alert", OFTEN - 1)])), [""; 0], "it may have ended");
+        let denied = [("volume_deny", 99), ("handshake_timeout", 99), ("tls_alert", OFTEN - 1)];
+        assert_eq!(kinds(&of(3.0, &denied)), [""; 0], "as the operator wants, or no client");
+        let looped = [("tls_expired", 9), ("tls_revoked", 6), ("tls_alert", OFTEN)];
+        let troubles = of(5.0, &looped);
+        assert_eq!(kinds(&troubles), ["clients_refused"; 2]);
+        assert!(troubles[0].because.ends_with("0 s ago: the client has no valid certificate"), "{troubles:?}");
+        assert!(troubles[0].cure.contains("server.tls.clients"), "{troubles:?}");
+        // The server logs at most one refusal of a kind in 10 s.
+        assert!(troubles[0].cure.starts_with("the log (level info) has addresses of such clients; "), "{troubles:?}");
+        assert_ne!(troubles[0].part, troubles[1].part);
+        assert_eq!(kinds(&of(605.0, &looped)), [""; 0], "ten minutes later");
     }
 
     #[test]

@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::figures::{bytes, counted};
-use crate::trouble::{Level, Trouble};
+use crate::trouble::Trouble;
 
 /// Free part of a file system below which it counts as soon full.
 const SOON_FULL: f64 = 0.05;
@@ -56,8 +56,7 @@ impl FileSystem<'_> {
     /// there is no such trouble.
     pub(crate) fn trouble(&self) -> Option<Trouble> {
         is_scarce(self.free_bytes, self.capacity_bytes, self.unallocated_bytes).then(|| {
-            Trouble::new(
-                Level::Warning,
+            Trouble::warning(
                 "space",
                 "",
                 format!(
@@ -101,6 +100,7 @@ pub(crate) fn file_systems<'s>(volumes: impl Iterator<Item = (&'s SpaceState, &'
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::trouble::Level;
 
     fn space(file_system: &str, free_bytes: u64) -> SpaceState {
         SpaceState { allocated_bytes: 0, file_system: file_system.into(), free_bytes, capacity_bytes: 100 << 30 }

@@ -46,7 +46,7 @@ pub struct Tenant {
     pub latency: Option<Latency>,
     /// Rank in the scheduler.
     pub priority: Priority,
-    /// Throttle for latency targets of others.
+    /// Throttle rank for others' latency targets.
     pub throttle: Throttle,
     /// For `guard`: most requests in flight of each device in `match`, on pools with `slots`. Default: its queue depth.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -211,11 +211,6 @@ impl Limit {
     /// The rates that apply at the time that was set last; without any, at all hours.
     pub const fn in_force(self) -> Rates {
         if self.is_off { Rates { iops: 0, bytes_per_s: Bytes(0) } } else { self.rates() }
-    }
-
-    /// True if nothing is set, so that the key may be left out.
-    pub(crate) fn is_default(&self) -> bool {
-        *self == Self::default()
     }
 
     /// Puts the limit into force or out of it, as it is at this minute of the day.
@@ -421,7 +416,7 @@ impl JsonSchema for Percentile {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Priority {
-    /// Takes its share.
+    /// Served by weight.
     #[default]
     Normal,
     /// Beyond its reservation, served when no normal tenant can be.

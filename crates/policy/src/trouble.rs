@@ -77,6 +77,11 @@ impl Trouble {
         Self { level, kind: kind.into(), about, because, cure, part: String::new() }
     }
 
+    /// A trouble of the level [`Level::Warning`].
+    pub fn warning(kind: &str, about: impl Into<String>, because: impl Into<String>, cure: impl Into<String>) -> Self {
+        Self::new(Level::Warning, kind, about, because, cure)
+    }
+
     /// The same trouble, told apart by `part` from others of its kind and object.
     #[must_use]
     pub fn of_part(self, part: impl Into<String>) -> Self {

@@ -59,6 +59,7 @@ fn record(pools: BTreeMap<String, Summary>) -> Record {
         joined: u64::MAX,
         period_us: u64::MAX,
         lease: 0,
+        revision: 0,
         leaving: true,
         bits: 12,
         members: 1,
@@ -162,7 +163,8 @@ fn the_largest_record_is_within_the_stated_bound() {
 
     let sum = |pools: usize| {
         let pools = (0..pools).map(|n| (name(n), full(1.2345e-300))).collect();
-        Record { members: MAX_MEMBERS, totals: totals(MAX_SUM_TOTALS, 1.2345e-300), ..record(pools) }.text()
+        let totals = totals(MAX_SUM_TOTALS, 1.2345e-300);
+        Record { members: MAX_MEMBERS, revision: u64::MAX, totals, ..record(pools) }.text()
     };
     let text = sum(MAX_SUM_POOLS).expect("not too many pools");
     assert!(text.len() <= MAX_SUM_BYTES && text.len() > MAX_SUM_BYTES / 2, "{} bytes", text.len());
@@ -236,6 +238,17 @@ fn a_usual_record_is_small() {
     let text = usual.text().expect("one pool");
     assert!(text.len() < 630 && text.contains("\"lease\":3,"), "{} bytes: {text}", text.len());
     println!("{} bytes", text.len());
+}
+
+#[test]
+fn the_revision_of_a_sum_comes_back_and_is_not_known_without_the_field() {
+    let read = |record: Record| {
+        let text = record.text().expect("no pools");
+        let revision = Record::parse(text.as_bytes()).expect("a record").revision;
+        (text.contains("\"revision\""), revision)
+    };
+    assert_eq!(read(Record { members: 2, revision: 7, ..record(BTreeMap::new()) }), (true, 7));
+    assert_eq!(read(record(BTreeMap::new())), (false, 0));
 }
 
 #[test]

@@ -49,6 +49,7 @@ fn text(bits: u8, members: u64, pools: Pools) -> String {
         joined: period - 1,
         period_us: 1_000_000,
         lease: 0,
+        revision: if members > 1 { 123_456_789 } else { 0 },
         leaving: false,
         bits,
         members,

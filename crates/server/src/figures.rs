@@ -10,7 +10,8 @@ use evenkeel_history::{Figures, Gauge, Sample, Series};
 
 use crate::shared::Shared;
 
-/// Reads figures of all that was done since its reading before. About 2 KB for each tenant.
+/// The state between two readings of [`Server::read`](crate::Server::read), which returns the figures of the time between them.
+/// Takes about 2 KB of memory for each tenant.
 #[derive(Default)]
 pub struct Meter {
     /// Counters of each tenant at the reading before, by index of its pool and its identity there.

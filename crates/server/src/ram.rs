@@ -10,6 +10,9 @@ use evenkeel_policy::{Config, figures};
 
 /// Unit, in bytes, in which volumes in memory allocate; a power of two.
 pub(crate) const CHUNK: u64 = 64 << 10;
+/// Bytes of addresses that a page table maps on processors with pages of 4 KiB; and the largest number of bytes of written chunks
+/// that are given back to the system with one call, in some 150 us.
+pub(crate) const PIECE: u64 = 2 << 20;
 /// Part of the memory that this process can have, in percent, that volumes in memory may take together. The rest is for page
 /// tables, buffers, connections, and other programs of the host.
 const PERCENT: u64 = 80;
@@ -25,6 +28,9 @@ struct Chunks {
     /// Number of chunks taken. For a moment it may be too small, even negative: between the marking of a chunk as allocated
     /// and its count.
     used: AtomicI64,
+    /// Number of page tables of volumes, which have no more than `most`: a sixteenth of the memory of as many chunks. As every
+    /// chunk needs one at most, only page tables of trimmed chunks can keep a volume from taking chunks that are free.
+    tables: AtomicI64,
 }
 
 /// Error: volumes in memory have taken all the memory that they may take.
@@ -35,7 +41,7 @@ impl Room {
     /// Room for `bytes` bytes, rounded down to chunks; without a bound if `bytes` is `None`.
     pub(crate) fn new(bytes: Option<u64>) -> Self {
         let most = bytes.map_or(i64::MAX, |bytes| (bytes / CHUNK) as i64);
-        Self(Arc::new(Chunks { most, used: AtomicI64::new(0) }))
+        Self(Arc::new(Chunks { most, used: AtomicI64::new(0), tables: AtomicI64::new(0) }))
     }
 
     /// The bound in bytes; `None` without one.
@@ -45,7 +51,7 @@ impl Room {
 
     /// Takes `chunks` chunks; an error, and nothing taken, if fewer are free.
     pub(crate) fn take(&self, chunks: u64) -> Result<(), Full> {
-        let Chunks { most, used } = &*self.0;
+        let Chunks { most, used, .. } = &*self.0;
         let fits = |used: i64| used.checked_add(chunks as i64).filter(|sum| sum <= most);
         used.fetch_update(Relaxed, Relaxed, fits).map(drop).map_err(|_| Full)
     }
@@ -53,7 +59,7 @@ impl Room {
     /// Takes `chunks` chunks, if no more than half of the room is taken afterwards; returns the number of chunks taken. The
     /// other half is left for volumes that take chunks one by one. Without a bound nothing is taken.
     pub(crate) fn reserve(&self, chunks: u64) -> u64 {
-        let Chunks { most, used } = &*self.0;
+        let Chunks { most, used, .. } = &*self.0;
         let fits = |used: i64| used.checked_add(chunks as i64).filter(|sum| *most < i64::MAX && *sum <= most / 2);
         used.fetch_update(Relaxed, Relaxed, fits).map_or(0, |_| chunks)
     }
@@ -66,6 +72,24 @@ impl Room {
     /// Gives back `chunks` chunks that were taken or counted.
     pub(crate) fn give_back(&self, chunks: u64) {
         self.0.used.fetch_sub(chunks as i64, Relaxed);
+    }
+
+    /// Takes the page table of a part of a volume; an error, and nothing taken, if volumes have as many as they may have.
+    pub(crate) fn take_table(&self) -> Result<(), Full> {
+        let Chunks { most, tables, .. } = &*self.0;
+        let fits = |tables: i64| (tables < *most).then_some(tables + 1);
+        tables.fetch_update(Relaxed, Relaxed, fits).map(drop).map_err(|_| Full)
+    }
+
+    /// Gives back `tables` page tables that were taken.
+    pub(crate) fn give_back_tables(&self, tables: u64) {
+        self.0.tables.fetch_sub(tables as i64, Relaxed);
+    }
+
+    /// Number of page tables that are taken at present.
+    #[cfg(test)]
+    pub(crate) fn tables(&self) -> i64 {
+        self.0.tables.load(Relaxed)
     }
 
     /// Number of chunks that are taken at present.

@@ -172,7 +172,7 @@ impl Volume {
     pub(crate) fn has_no_room(&self, offset: u64, bytes: u64) {
         let error = std::io::Error::from_raw_os_error(libc::ENOSPC);
         if let Some(more) = self.count_failure("write", &error) {
-            tracing::warn!(volume = self.name, offset, bytes, %error, not_logged = more, "the back end failed a request: volumes in memory have all the memory that they may take together; trim what is no longer needed, remove a volume, or add memory and restart the server");
+            tracing::warn!(volume = self.name, offset, bytes, %error, not_logged = more, "the back end failed a request: volumes in memory have all the memory that they may take together, or all the page tables: one for each 2 MiB that was ever written, until the volume is removed; trim what is no longer needed, remove a volume, or add memory and restart the server");
         }
     }
 

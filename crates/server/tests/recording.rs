@@ -298,6 +298,33 @@ fn the_last_minutes_are_saved_after_the_fact() {
 }
 
 #[test]
+fn a_policy_that_changes_during_a_recording_is_noted() {
+    let text = "[tenants.shop]\nlimit = { iops = 5000 }\n[volumes.disk0]\nbackend = \"memory\"\nsize = \"1MiB\"\n";
+    let test = TestServer::start("recording-policy", Engine::Auto, text);
+    test.server.record(order(&test, "one.evf")).unwrap();
+    test.connect("disk0").read(0, 4096).unwrap();
+    assert_eq!(ended(&test).0.note, None);
+    test.server.record(order(&test, "two.evf")).unwrap();
+    let mut config = test.config.clone();
+    config.tenants.remove("shop");
+    test.server.reload(config).unwrap();
+    test.connect("disk0").read(0, 4096).unwrap();
+    let (figures, recording) = ended(&test);
+    assert!(recording.head.policy.contains("[tenants.shop"), "{}", recording.head.policy);
+    let note = figures.note.unwrap_or_default();
+    assert!(note.contains("policy changed"), "{note:?}");
+
+    // A policy for which the recording would have no room.
+    test.server.record(Order { max_bytes: 1 << 20, ..order(&test, "three.evf") }).unwrap();
+    let mut config = test.config.clone();
+    let shop = config.tenants["shop"].clone();
+    config.tenants.extend((0..1500).map(|n| (format!("{n:060}"), shop.clone())));
+    test.server.reload(config).unwrap();
+    let note = ended(&test).0.note.unwrap_or_default();
+    assert!(note.contains("policy changed"), "{note:?}");
+}
+
+#[test]
 fn the_last_minutes_of_a_server_that_ended_are_set_aside() {
     let text = "[server]\nrecord = { keep = \"1m\", size = \"16MiB\" }\n[volumes.disk0]\nbackend = \"memory\"\nsize = \"1MiB\"\n";
     let test = TestServer::start("recording-before", Engine::Auto, text);

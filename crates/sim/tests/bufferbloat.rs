@@ -121,7 +121,9 @@ fn every_case_has_its_metrics_and_their_values() {
     for share in ["cases_within_both_bars_percent", "steps_settled_percent"] {
         assert_eq!((find(share, None).evenkeel, find(share, None).is_met()), (Some(100.0), Some(true)), "{share}");
     }
-    assert_eq!(rows().filter_map(|row| row.is_met()).count(), 12 * 4 + 18 + 2 + 4);
+    let without_bar = find("cases_without_bar_missed", None);
+    assert_eq!((without_bar.evenkeel, without_bar.is_met()), (Some(0.0), Some(true)));
+    assert_eq!(rows().filter_map(|row| row.is_met()).count(), 12 * 4 + 18 + 2 + 4 + 1);
 }
 
 #[test]

@@ -59,6 +59,12 @@ fn targets_that_a_static_share_misses_are_met() {
     }
     let kept = row("unachievable", "unachievable_workloads_kept");
     assert!(kept.evenkeel >= kept.baseline, "{kept:?}");
+    // Arrivals are counted by second: 345 web requests a second, and none of a host that is gone.
+    let sent = |run: usize, workload: usize| outcomes[run].seconds[workload].iter().map(|second| second.sent);
+    assert!((38_000..45_000).contains(&sent(0, 0).sum::<u64>()), "{}", sent(0, 0).sum::<u64>());
+    let dies = |(setup, _): &(Setup, u64)| setup.workloads[3].until < Instant::FAR_FUTURE;
+    let death = runs.iter().position(dies).expect("a death");
+    assert!(sent(death, 3).nth(29) > Some(0) && sent(death, 3).skip(30).all(|sent| sent == 0), "gone at 40 s");
     // The same seed, the same run.
     assert_eq!(simulate(&runs[3].0, runs[3].1).as_ref(), Ok(&outcomes[3]));
 }

@@ -84,6 +84,15 @@ mod tests {
     use super::*;
 
     #[test]
+    fn title_and_banner_tell_critical_troubles_from_others() {
+        let (main, panels) = (include_str!("dashboard/main.js"), include_str!("dashboard/panels.js"));
+        assert!(main.contains("[[critical, \"critical\"], [missed, \"missed\"]]"), "the title has both");
+        let mut of_level = panels.lines().filter(|line| line.contains("level === \"critical\" ?"));
+        assert!(of_level.next().is_some_and(|line| line.contains("CRITICAL: ")), "the banner has the word");
+        assert!(of_level.next().is_some_and(|line| line.contains("\"WARNING\"")), "past failures do not fail now");
+    }
+
+    #[test]
     fn the_names_that_dom_exports_are_declared() {
         let (_, list) = include_str!("dashboard/dom.js").split_once("\nexport {").expect("a list");
         let (names, _) = list.split_once('}').expect("its end");

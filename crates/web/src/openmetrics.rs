@@ -5,6 +5,7 @@ use std::fmt;
 
 use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse, Response};
+use evenkeel_policy::health::{Health, Level};
 use evenkeel_policy::state::{ClusterState, LatencyState};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet, text};
@@ -133,6 +134,16 @@ pub(crate) type Values<'a> = Vec<Cow<'a, str>>;
 /// A record with its label values, which distinguish it from other records of the table.
 pub(crate) type Row<'a, T> = (Values<'a>, &'a T);
 
+/// One row for each record of `all`. Its label values are those of `outer`, followed by those that the record has itself.
+pub(crate) fn rows<'a, T: 'a, const N: usize>(
+    outer: &Values<'a>,
+    all: impl IntoIterator<Item = &'a T>,
+    own: fn(&T) -> [&str; N],
+) -> Vec<Row<'a, T>> {
+    let values = |one: &'a T| -> Values<'a> { outer.iter().cloned().chain(own(one).map(Cow::Borrowed)).collect() };
+    all.into_iter().map(|one| (values(one), one)).collect()
+}
+
 fn labelled<'a>(labels: &[&'static str], values: &'a Values<'_>) -> Vec<(&'static str, &'a str)> {
     debug_assert_eq!(labels.len(), values.len(), "{labels:?} of {values:?}");
     labels.iter().copied().zip(values.iter().map(|value| &**value)).collect()
@@ -221,6 +232,17 @@ pub(crate) fn each<T>(encoder: &mut DescriptorEncoder<'_>, table: &Table<T>, row
         }
     }
     Ok(())
+}
+
+/// The troubles that health names, of a server and of an agent.
+pub(crate) const TROUBLES: Family =
+    Family::gauges("troubles", &["level"], "Troubles that `evenkeel health` names: `critical`, `warning`.");
+
+/// Writes the number of troubles of each severity.
+pub(crate) fn troubles(encoder: &mut DescriptorEncoder<'_>, health: &Health) -> fmt::Result {
+    let number = |level: Level| health.troubles.iter().filter(|trouble| trouble.level == level).count() as f64;
+    let samples = [("critical", Level::Critical), ("warning", Level::Warning)];
+    family(encoder, &TROUBLES, samples.into_iter().map(|(name, level)| (vec![name.into()], number(level))))
 }
 
 /// Writes the samples of a metric.

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use axum::http::StatusCode;
 use evenkeel_policy::health::{Health, Level};
 
-/// Time for which a health is used. The first request of a connection for `/healthz` waits for no turn, and to collect the state
-/// of a thousand tenants takes milliseconds.
+/// Time for which the answer to `/healthz` is repeated. The bound on clients' CPU time does not delay probes, and to collect the
+/// state of a thousand tenants takes milliseconds.
 const USED_FOR: Duration = Duration::from_secs(1);
 
 /// Status and body of an answer.
@@ -67,7 +67,7 @@ mod tests {
     fn an_answer_has_the_level_and_of_a_critical_trouble_cause_and_cure_in_a_line() {
         let text = |status: StatusCode, body: &str| (status, body.to_owned());
         assert_eq!(of(&Health::default()), text(StatusCode::OK, "ok\n"));
-        let missed = Trouble::new(Level::Warning, "target_missed", "pool main", "p99 is 9 ms", "wait");
+        let missed = Trouble::warning("target_missed", "pool main", "p99 is 9 ms", "wait");
         assert_eq!(of(&Health::of(vec![missed.clone()])), text(StatusCode::OK, "warning\n"));
         let full = Trouble::new(Level::Critical, "io_errors", "volume db", "12 requests\nfailed", "make room");
         let line = "critical: volume db: 12 requests failed; make room\n";

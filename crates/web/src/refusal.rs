@@ -40,7 +40,7 @@ impl From<Error> for Refusal {
             Error::Refused(why) if why.contains("need a restart") => {
                 (409, "refused", "restart the server to apply the changes, or undo them in the configuration file")
             }
-            Error::Refused(_) => (409, "refused", "change what the message names"),
+            Error::Refused(_) => (409, "refused", "correct what the message names and try again"),
             // The cause is a sentence of ours, with its cure.
             Error::Opening { cause, .. } if cause.get_ref().is_some() => {
                 (422, "volume_unusable", "correct what the message names and try again")

@@ -36,11 +36,11 @@ use crate::progress::{Crowd, LOOK, Origin, Progress, Stage, Unsent};
 use crate::rules::MAX_BODY_BYTES;
 use crate::sparing::Sparing;
 
-/// Paths of probes. As the first request of a connection a probe does not wait for the client's turn, because monitoring may
-/// share an address with clients that send very many requests.
+/// Paths of probes. The bound on CPU time does not delay a probe that is the first request of a connection, because monitoring
+/// may share an address with clients that send very many requests.
 const PROBES: [&str; 2] = ["/healthz", "/livez"];
 
-/// An answer of at least so many bytes counts for [`Bounds::unsent`]. Together smaller ones are small.
+/// Least size of an answer in bytes that counts for [`Bounds::unsent`]. All smaller answers together take little memory.
 const LARGE_ANSWER: u64 = 256 << 10;
 
 /// Bounds on HTTP connections. All times count from the beginning of a stage, so that single bytes do not extend them.
@@ -115,12 +115,13 @@ impl Opening {
 /// The shared bound on the CPU time of all HTTP requests.
 pub(crate) type Pace = Arc<Paced<Origin>>;
 
-/// The bound on the CPU time of the requests of one program, for all of its listeners. No site gets more than a client does.
+/// A new bound on the CPU time of all HTTP requests of this process, for all of its listeners. The clients of a site (such as an
+/// IPv6 /48, see [`Origin::site`]) together get no more than one client elsewhere.
 pub(crate) fn pace() -> Pace {
     Arc::new(Paced::of_sites(Origin::site))
 }
 
-/// Waits until it is the client's turn to use CPU time.
+/// Waits until the bound on CPU time admits a request of the client.
 async fn turn(pace: &Paced<Origin>, origin: Origin) {
     while let Some(delay) = pace.delay(origin) {
         sleep(delay).await;
@@ -150,9 +151,9 @@ tokio::task_local! {
     static PAYS: (Pace, Origin, Arc<Progress>);
 }
 
-/// Waits for one of `places`, which bound the work that is done at the same time, and then for the client's turn once more:
-/// others have used CPU time meanwhile. Until then the connection may have to give way, as before its first turn. `None` if
-/// there are no places any more.
+/// Waits for one of `places`, which bound the work that is done at the same time, and until the bound on CPU time admits the
+/// client once more: other clients have used CPU time meanwhile. During this wait the connection may be closed for another one.
+/// `None` if `places` is closed.
 pub(crate) async fn in_turn(places: &Semaphore) -> Option<SemaphorePermit<'_>> {
     let pays = PAYS.try_with(Clone::clone).ok();
     let enter = |stage| pays.iter().for_each(|(_, _, progress)| progress.enter(stage));

@@ -129,7 +129,7 @@ impl<'a> Input<'a> {
         None
     }
 
-    /// A number below 2³².
+    /// Reads a number; `None` at the end of the bytes, or if the number is 2³² or more.
     pub fn small(&mut self) -> Option<u32> {
         u32::try_from(self.number()?).ok()
     }

@@ -5,12 +5,12 @@ use std::fmt::Write as _;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use evenkeel_labs::base::build;
 use evenkeel_labs::base::process;
 use evenkeel_record::Origin;
 
-use crate::mutate::{cargo, copy};
+use crate::mutate::{cargo, copy, with_line};
 
 const PAGE: &str = "docs/results/constants.md";
 /// Time limit of one build with its set of cases.
@@ -149,8 +149,9 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
             found.iter().for_each(|(path, Constant { name, value, .. })| println!("  {name} = {value} ({path})"));
             continue;
         }
-        let as_it_is = counts(&tree, controller.name, args)?.context("the project as it is committed does not run")?;
-        println!("  as it is: {as_it_is}");
+        let as_it_is =
+            counts(&tree, controller.name, args)?.context("the committed project does not compile or run")?;
+        println!("  unchanged: {as_it_is}");
         write!(
             page,
             "\n## {}\n\n{} constants. As they are: {as_it_is}.\n\nconstant | value | half | twice\n---|---|---|---\n",
@@ -160,7 +161,10 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
         for (path, constant) in &found {
             let mut said = Vec::new();
             for twice in [false, true] {
-                let counts = with(&tree, path, constant, twice, || counts(&tree, controller.name, args))?;
+                let is_it = |line: &str| line.contains(&format!("const {}:", constant.name));
+                let change = |line: &str| is_it(line).then(|| constant.scaled(line, twice));
+                let count = || counts(&tree, controller.name, args);
+                let counts = with_line(&tree, Path::new(path), constant.line, change, count)?;
                 said.push(counts.unwrap_or_else(|| "does not run".into()));
             }
             println!("  {} = {}: half {}; twice {}", constant.name, constant.value, said[0], said[1]);
@@ -185,22 +189,6 @@ fn head(args: &Args, origin: &Origin, took: Duration) -> String {
     let command = format!("cargo xtask constants --first {first} --cases {cases}");
     let line = origin.line(&command, None, &format!("{:.0} s", took.as_secs_f64()));
     evenkeel_record::head("Constants of the controllers, halved and doubled", &what, &line)
-}
-
-/// Does `work` while a constant in the copy `tree` has half or, if `twice`, twice its value.
-fn with<T>(tree: &Path, path: &str, constant: &Constant, twice: bool, work: impl FnOnce() -> Result<T>) -> Result<T> {
-    let file = tree.join(path);
-    let whole = std::fs::read_to_string(&file)?;
-    let lines: Vec<&str> = whole.lines().collect();
-    let line = lines.get(constant.line).filter(|line| line.contains(&format!("const {}:", constant.name)));
-    let Some(line) = line else { bail!("{path} is not committed as it is: commit it first") };
-    let changed = constant.scaled(line, twice);
-    let text: Vec<&str> =
-        lines.iter().enumerate().map(|(at, line)| if at == constant.line { changed.as_str() } else { line }).collect();
-    std::fs::write(&file, text.join("\n") + "\n")?;
-    let outcome = work();
-    std::fs::write(&file, whole)?;
-    outcome
 }
 
 /// Judges the cases with the copy `tree`; `None` if the copy does not compile or panics.

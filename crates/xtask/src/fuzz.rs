@@ -67,9 +67,9 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
         let outcome = fuzz(&folder, &programs.join(&target), &target, Duration::from_secs_f64(args.minutes * 60.0))?;
         record(&outcome, &origin)?;
         let minutes = outcome.cpu.as_secs_f64() / 60.0;
-        println!("{target}: {} inputs in {minutes:.1} min, {} kept", outcome.executions, outcome.files);
+        println!("{target}: {} inputs in {minutes:.1} min of CPU, {} in the corpus", outcome.executions, outcome.files);
         for finding in &outcome.findings {
-            println!("FOUND: {}", finding.display());
+            println!("FOUND: {target} fails on the input {}", finding.display());
         }
         clean &= outcome.findings.is_empty();
     }
@@ -110,7 +110,7 @@ fn fuzz(folder: &Path, program: &Path, target: &str, time: Duration) -> Result<O
         let count = line.strip_prefix("stat::number_of_executed_units:");
         executions = executions.or(count.and_then(|count| count.trim().parse().ok()));
     })?;
-    let Some(executions) = executions else { bail!("{target} did not run") };
+    let Some(executions) = executions else { bail!("fuzz target {target} ended without its statistics") };
     // Only what reaches something that the kept ones do not.
     let mut merge = Command::new(program);
     merge.args(["-merge=1".into(), format!("-max_len={MAX_INPUT_BYTES}")]).arg(&kept).arg(&found);

@@ -26,19 +26,19 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Task {
-    /// Runs everything that must hold and counts it.
+    /// Runs all checks (format, lints, tests, benchmarks, labs), and counts the passed and failed ones.
     Test(test::Args),
     /// Runs a lab: real kernels, clients and clusters, in a virtual machine where it needs one.
     Lab(lab::Args),
-    /// Lets everything happen to a server for as long as asked, and looks for what was lost or leaked.
+    /// Runs a server under load and injected faults for a given time, and checks for lost data and leaked resources.
     Soak(soak::Args),
-    /// Makes faults in controllers, data path and agent, and looks whether the tests notice.
+    /// Mutation testing: makes faults in the source of controllers, data path and agent, and counts those that tests notice.
     Mutate(mutate::Args),
-    /// Halves and doubles each constant of the controllers, and judges them on drawn cases.
+    /// Halves and doubles each constant of the controllers, and judges the controllers on randomly drawn cases.
     Constants(constants::Args),
-    /// Fuzzes what reads bytes from elsewhere, and keeps what it finds.
+    /// Fuzzes the parsers of input from other programs and hosts, and keeps the inputs that reach new code or fail.
     Fuzz(fuzz::Args),
-    /// Measures Evenkeel against its peers.
+    /// Measures Evenkeel beside other programs for the same task, such as nbdkit and qemu-nbd.
     Compare(compare::Args),
     /// Writes a page of results from commands other than labs and comparisons.
     Record(record::Args),

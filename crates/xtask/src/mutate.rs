@@ -29,13 +29,13 @@ pub(crate) struct Args {
     /// Number of mutations, besides those that do not compile and those that are skipped.
     #[arg(long, default_value_t = 30)]
     count: usize,
-    /// Numbers of drawn mutations that change nothing that could be seen; the next ones are drawn instead.
+    /// Numbers of drawn mutations to skip, because they change no behaviour that a test could notice.
     #[arg(long, value_delimiter = ',')]
     equivalent: Vec<usize>,
-    /// Only these numbers.
+    /// Test only the drawn mutations with these numbers.
     #[arg(long, value_delimiter = ',')]
     only: Vec<usize>,
-    /// Print what is drawn and make nothing.
+    /// Print the drawn mutations, and test none.
     #[arg(long)]
     list: bool,
     /// Judge by everything that `cargo xtask test` runs, with these arguments, instead of the crate's own tests.
@@ -103,7 +103,7 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
     if !args.list {
         copy(&root, &tree)?;
     }
-    println!("seed {}; {:?} places", args.seed, places.iter().map(Vec::len).collect::<Vec<_>>());
+    println!("seed {}; {:?} mutations", args.seed, places.iter().map(Vec::len).collect::<Vec<_>>());
     // Packages whose tests pass without a mutation; otherwise each would count as caught.
     let mut sound = std::collections::BTreeSet::new();
     let (mut random, mut made, mut survivors) = (Random(args.seed), 0, Vec::new());
@@ -114,7 +114,7 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
         let of = &mut places[number % AREAS.len()];
         let kind = KINDS[random.below(KINDS.len())];
         let of_kind: Vec<usize> = (0..of.len()).filter(|&i| of[i].kind == kind).collect();
-        ensure!(!of_kind.is_empty(), "nothing is left to draw");
+        ensure!(!of_kind.is_empty(), "no {kind:?} mutation is left to draw: lower --count");
         let mutation = of.swap_remove(of_kind[random.below(of_kind.len())]);
         if args.equivalent.contains(&number) {
             println!("{number}: equivalent: {}", mutation.describe());
@@ -154,15 +154,33 @@ enum Verdict {
 }
 
 fn judge(tree: &Path, mutation: &Mutation, suite: Option<&[String]>) -> Result<Verdict> {
-    let file = tree.join(&mutation.file);
-    let whole = std::fs::read_to_string(&file)?;
+    let Mutation { file, line, before, after, .. } = mutation;
+    let change = |found: &str| (found == before).then(|| after.clone());
+    with_line(tree, file, *line, change, || tests(tree, mutation, suite))
+}
+
+/// Does `work` while a line of a file in the copy `tree` is as `change` makes it; `line` is its index in the file, from 0.
+///
+/// # Errors
+/// When there is no such line, or `change` does not know it.
+pub(crate) fn with_line<T>(
+    tree: &Path,
+    file: &Path,
+    line: usize,
+    change: impl FnOnce(&str) -> Option<String>,
+    work: impl FnOnce() -> Result<T>,
+) -> Result<T> {
+    let path = tree.join(file);
+    let whole = std::fs::read_to_string(&path)?;
     let mut lines: Vec<&str> = whole.lines().collect();
-    ensure!(lines.get(mutation.line) == Some(&mutation.before.as_str()), "the copy differs from the project");
-    lines[mutation.line] = &mutation.after;
-    std::fs::write(&file, lines.join("\n") + "\n")?;
-    let verdict = tests(tree, mutation, suite);
-    std::fs::write(&file, whole)?;
-    verdict
+    let changed = lines.get(line).and_then(|found| change(found));
+    let differs = || format!("{} differs from its committed copy: commit it first", file.display());
+    let changed = changed.with_context(differs)?;
+    lines[line] = &changed;
+    std::fs::write(&path, lines.join("\n") + "\n")?;
+    let outcome = work();
+    std::fs::write(&path, whole)?;
+    outcome
 }
 
 /// A cargo command that runs in the copy `tree` of the project, with the copy's own target folder.
@@ -263,12 +281,13 @@ fn mutants(line: &str) -> Vec<(Kind, String)> {
     for operator in [" + ", " - "] {
         for (at, _) in line.match_indices(operator) {
             let term = &line[at + operator.len()..];
-            mutants.push((Kind::TermDropped, format!("{}{}", &line[..at], &term[end_of_term(term)..])));
+            let end = end_of(term, ")],; ").unwrap_or(term.len());
+            mutants.push((Kind::TermDropped, format!("{}{}", &line[..at], &term[end..])));
         }
     }
     for limit in [".min(", ".max(", ".clamp("] {
         for (at, _) in line.match_indices(limit) {
-            if let Some(end) = closing(&line[at + limit.len()..]) {
+            if let Some(end) = end_of(&line[at + limit.len()..], ")") {
                 mutants.push((Kind::LimitIgnored, format!("{}{}", &line[..at], &line[at + limit.len() + end + 1..])));
             }
         }
@@ -276,34 +295,15 @@ fn mutants(line: &str) -> Vec<(Kind, String)> {
     mutants
 }
 
-/// Index at which the first term of `text` ends: at a closing bracket that the term did not open, or at a comma, a semicolon or
-/// a space outside of brackets.
-fn end_of_term(text: &str) -> usize {
+/// Index of the first character of `text` that is one of `stops` and outside of the brackets that `text` opens.
+fn end_of(text: &str, stops: &str) -> Option<usize> {
     let mut depth = 0;
-    for (at, c) in text.char_indices() {
-        match c {
-            '(' | '[' => depth += 1,
-            ')' | ']' if depth == 0 => return at,
-            ')' | ']' => depth -= 1,
-            ',' | ';' | ' ' if depth == 0 => return at,
-            _ => {}
-        }
-    }
-    text.len()
-}
-
-/// Index of the bracket that closes the one opened just before `text`.
-fn closing(text: &str) -> Option<usize> {
-    let mut depth = 0;
-    for (at, c) in text.char_indices() {
-        match c {
-            '(' => depth += 1,
-            ')' if depth == 0 => return Some(at),
-            ')' => depth -= 1,
-            _ => {}
-        }
-    }
-    None
+    let is_end = |&(_, c): &(usize, char)| {
+        let is_end = depth == 0 && stops.contains(c);
+        depth += i32::from(['(', '['].contains(&c)) - i32::from([')', ']'].contains(&c));
+        is_end
+    };
+    text.char_indices().find(is_end).map(|(at, _)| at)
 }
 
 /// Random numbers by SplitMix64 (Steele, Lea, Flood 2014); the field is its state.

@@ -6,10 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result};
-use clap::ValueEnum as _;
 use evenkeel_labs::base::build::{self, Profile, cargo};
 use evenkeel_labs::base::record::{Page, own_command};
-use evenkeel_labs::base::spelled::spelled;
 
 /// The word of a command that stands for the folder of traces.
 const TRACES: &str = "$EVENKEEL_TRACES";
@@ -48,11 +46,9 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
         None if lines.iter().any(|line| line.starts_with("evenkeel ")) => build::binary("evenkeel", Profile::Release)?,
         None => PathBuf::new(),
     };
-    let what = args.name.to_possible_value().and_then(|value| Some(value.get_help()?.to_string())).unwrap_or_default();
-    let (name, what) = (spelled(&args.name), what.trim_end_matches('.').to_owned() + ".");
     // The demo starts its server with this seed.
     let seed = (args.name == Name::Demo).then_some(1);
-    let page = Page { title: format!("Figures: {name}"), name, what, seed };
+    let page = Page::of("Figures", &args.name, seed);
     page.record(&own_command(), lines.into_iter().map(|line| (line.clone(), command(&line, &binary))).collect())
 }
 
@@ -126,6 +122,8 @@ fn lines(name: Name) -> Result<Vec<String>> {
 
 #[cfg(test)]
 mod tests {
+    use clap::ValueEnum as _;
+
     use super::*;
 
     #[test]

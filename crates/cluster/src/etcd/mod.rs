@@ -55,8 +55,8 @@ impl Keys {
 /// A change of a key that a watch reports.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Change {
-    /// The key was written, and has this value.
-    Put(String, Vec<u8>),
+    /// The key was written, and has this value since this etcd revision.
+    Put(String, Vec<u8>, i64),
     /// The key was deleted, or its lease has ended.
     Deleted(String),
 }
@@ -267,14 +267,15 @@ impl Client {
         self.0.call("/v3/kv/txn", &question).await
     }
 
-    /// Reads all keys in the range `keys`; returns them with their values, and a watch of every later change.
-    pub(crate) async fn follow(mut self, keys: &Keys) -> Result<(Vec<(String, Vec<u8>)>, Watch), Error> {
+    /// Reads all keys in the range `keys`; returns them with their values and the etcd revisions of their newest writes, and a
+    /// watch of every later change.
+    pub(crate) async fn follow(mut self, keys: &Keys) -> Result<(Vec<(String, Vec<u8>, i64)>, Watch), Error> {
         let (from, to) = (BASE64.encode(&keys.from), BASE64.encode(&keys.to));
         let question = json!({ "key": from, "range_end": to, "limit": MAX_KEYS.to_string() });
         let range: Range = self.0.call("/v3/kv/range", &question).await?;
         let range = range.whole(self.0.endpoint())?;
-        let all: Result<Vec<_>, Error> =
-            range.kvs.iter().map(|pair| Ok((self.text(&pair.key)?, self.bytes(&pair.value)?))).collect();
+        let read = |pair: &Pair| Ok((self.text(&pair.key)?, self.bytes(&pair.value)?, pair.mod_revision));
+        let all: Result<Vec<_>, Error> = range.kvs.iter().map(read).collect();
         let all = all?;
         let next = range.header.revision + 1;
         let question =
@@ -300,6 +301,11 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
+    /// The etcd revision at which [`Client::follow`] has read all keys.
+    pub(crate) fn known(&self) -> i64 {
+        self.next - 1
+    }
+
     /// The next changes; waits for them without a limit. No changes are lost if the future is dropped while it waits.
     pub(crate) async fn next(&mut self) -> Result<Vec<Change>, Error> {
         loop {
@@ -321,7 +327,7 @@ impl Watch {
                 if event.r#type == "DELETE" {
                     return Ok(Change::Deleted(key));
                 }
-                Ok(Change::Put(key, bytes(endpoint, &event.kv.value)?))
+                Ok(Change::Put(key, bytes(endpoint, &event.kv.value)?, event.kv.mod_revision))
             };
             return watched.events.iter().map(change).collect();
         }

@@ -88,6 +88,30 @@ fn add_all(to: &mut Totals, totals: &Totals) {
 }
 
 impl Ledger {
+    /// As [`Self::put_sum_of`], of a sum whose revision is not known.
+    #[cfg(test)]
+    pub(crate) fn put_sum(&mut self, shard: Shard, period: u64, sum: Option<(u64, Totals)>) {
+        self.put_sum_of(shard, period, 0, sum);
+    }
+
+    /// The newest sum of this host's shard: the revision of the store up to which reports are in it, and the figures.
+    pub(crate) fn own_sum(&self) -> Option<(u64, Arc<Totals>)> {
+        self.shards.get(&self.shard).map(|sum| (sum.revision, Arc::clone(&sum.totals)))
+    }
+
+    /// Revision of the store up to which reports are in the sums of smaller shards within this host's; 0: none are known.
+    pub(crate) fn revision_within(&self) -> u64 {
+        let within = self.shards.iter().filter(|(shard, _)| contains(self.shard, **shard));
+        within.map(|(_, sum)| sum.revision).max().unwrap_or(0)
+    }
+
+    /// Number of members that count at present, this host included, however far their clocks are off.
+    pub(crate) fn members(&self) -> u64 {
+        let near = self.hosts.values().filter(|entry| entry.ended.is_none()).count() as u64;
+        let [outside, with_own] = self.far_members;
+        outside.saturating_add(near.max(with_own))
+    }
+
     /// Dates the known sums anew, one period before `period`, if theirs is so far from it that this host's clock was set, or no
     /// sum was read for long.
     pub(super) fn date_anew(&mut self, period: u64) {

@@ -37,7 +37,7 @@ pub struct SlowFastConfig {
     /// Growth of the budget in a fast interval that met the target, in bytes.
     #[cfg_attr(feature = "serde", serde(rename = "budget_increment", with = "crate::text::AsBytes"))]
     pub budget_increment_bytes: u64,
-    /// The most a fast interval may leave of the budget when the target is far exceeded, as a fraction (0 to 1).
+    /// Least fraction of the budget (0 to 1) that is kept in a fast interval, however far latency exceeds the target.
     pub budget_decrease_floor: f64,
     /// The budget grows only while it is below this multiple of the peak occupancy (at least 1).
     pub budget_headroom: f64,

@@ -178,8 +178,8 @@ pub enum Reason {
         /// Number of samples (slow intervals) so far.
         samples: u32,
     },
-    /// The budget did not limit the throughput in the interval, so nothing is learned from it. A latency target is the
-    /// optimum.
+    /// The budget did not limit the throughput in the interval, so nothing is learned from it. A method
+    /// with a latency target sets the target to its optimum.
     AppLimited {
         /// Number of completions while a request was throttled by the budget.
         waited: u64,

@@ -111,8 +111,8 @@ const ROUNDING: f64 = 1.001;
 /// Number of members that a member assumes before it has had any contact.
 const UNKNOWN_MEMBERS: u64 = 8;
 
-/// Demand of a tenant on one member, and what it got, since the last measurement. Amounts are fractions of the total; `arrived`
-/// and `served` are scaled to a whole period.
+/// Demand of a tenant on one member, and what it got, since the last measurement. Amounts are requests or payload bytes, as
+/// fractions of what the tenant's total rate gives in a period; `arrived` and `served` are scaled to a whole period.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Asked {
     /// Number of requests that arrived.
@@ -125,11 +125,12 @@ pub struct Asked {
     pub served: f64,
 }
 
-/// A member's report on one tenant, in one unit. All figures are fractions of the total.
+/// A member's report on one tenant, in one unit (requests or bytes per second), from which members divide the tenant's
+/// reservation and limit. All figures are fractions of the tenant's total in this unit.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(default))]
 pub struct Line {
-    /// The member's need.
+    /// The member's need: the demand for the tenant on this member in a period, smoothed.
     #[cfg_attr(feature = "serde", serde(skip_serializing_if = "is_zero"))]
     pub need: f64,
     /// The same as `need` if requests were queued, 0 otherwise.
@@ -143,10 +144,10 @@ pub struct Line {
     /// reaches its limit without a reservation.
     #[cfg_attr(feature = "serde", serde(skip_serializing_if = "is_zero"))]
     pub floor: f64,
-    /// Upper bound of the part that the member uses until its next report.
+    /// The member's claim: upper bound on the part of the total that it uses until its next report.
     #[cfg_attr(feature = "serde", serde(skip_serializing_if = "is_zero"))]
     pub claim: f64,
-    /// The part that the member uses at most when it loses the cluster.
+    /// The member's safe part: upper bound on the part of the total that it uses when it has lost the cluster.
     #[cfg_attr(feature = "serde", serde(skip_serializing_if = "is_zero"))]
     pub safe: f64,
 }
@@ -156,7 +157,7 @@ fn is_zero(figure: &f64) -> bool {
     *figure == 0.0
 }
 
-/// Sums over the other members' newest reports on one tenant, in one unit.
+/// Sums over the other members' newest reports on one tenant, in one unit (requests or bytes per second).
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(default))]
 pub struct Sums {
@@ -190,15 +191,15 @@ pub enum Contact {
     Shared,
     /// The cluster was lost, and the others may not have expired this member yet.
     Lost,
-    /// The others keep this member's safe part free.
+    /// The cluster was lost for so long that the others keep this member's safe part ([`Line::safe`]) free.
     Alone,
 }
 
-/// The part of a share that a restart of the process keeps.
+/// The figures of a [`Share`] that are kept on disk, so that a restarted process continues with them ([`Share::resumed`]).
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Kept {
-    /// The safe part: at most the one in any report that the store may hold.
+    /// The safe part ([`Line::safe`]): at most the one in any report that the store may hold.
     pub safe: f64,
     /// Number of members that served the tenant, this one included.
     pub members: u64,
@@ -207,13 +208,14 @@ pub struct Kept {
 }
 
 impl Kept {
-    /// True if all figures are such as a share keeps.
+    /// True if all figures are in the range in which [`Share::kept`] returns them, so that a file with them is not damaged.
     pub fn is_valid(&self) -> bool {
         (0.0..=ROUNDING).contains(&self.safe) && self.members > 0
     }
 }
 
-/// One member's share of a tenant's total in one unit.
+/// One member's share of a tenant's reservation and limit over a cluster, in one unit (requests or bytes per second): decides
+/// from reports which fraction of them applies on this member. See the module's documentation.
 #[derive(Clone, Debug)]
 pub struct Share {
     /// The reservation as a fraction of the limit; 0 if either is unset.
@@ -300,7 +302,7 @@ impl Share {
         share
     }
 
-    /// The part that a restart keeps; `None` if the other members know no safe part of this one. After each call of
+    /// The figures to keep on disk for a restart; `None` if no other member knows a safe part of this one. After each call of
     /// [`Share::report`] or [`Share::early_report`] it has to be on disk before the report leaves.
     pub fn kept(&self) -> Option<Kept> {
         let members = self.members() as u64;

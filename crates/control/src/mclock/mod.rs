@@ -518,7 +518,8 @@ impl<R> Queue<R> {
         self.reserved.peek().is_some_and(|(due, _)| due <= now.as_nanos())
     }
 
-    /// True if the request in turn is served by weight ahead of due reservations, as a 64th of the service is by cost.
+    /// True if the next request is served by weight although a reservation is due: a 64th of the service, by cost, goes by
+    /// weight first, so that clients without a reservation do not starve.
     #[inline]
     pub fn is_claimed(&self, now: Instant) -> bool {
         self.choose_client(now).is_some_and(|choice| choice.ahead_of_reservations)

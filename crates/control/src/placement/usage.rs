@@ -18,7 +18,7 @@ const IDLE: f64 = 1e-9;
 pub struct Usage {
     /// Part of the time (0 to 1) for which the worker had something to do, on a processor or waiting for one.
     pub busy: f64,
-    /// CPU time of all requests that wait for the worker together with a request, that one included; mean over requests.
+    /// CPU time of all requests that wait for the worker when a request is served, that one included; mean over requests.
     pub backlog: Duration,
     /// Mean CPU time of a request.
     pub each: Duration,

@@ -57,7 +57,7 @@ pub enum Throttle {
 crate::named!(Throttle: Never "never", Last "last", Normal "normal", Always "always");
 
 /// One client's load since the pool's previous sample.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct ClientSample {
     /// The client.
     pub client: ClientId,
@@ -293,9 +293,10 @@ impl Reason {
 }
 
 /// Reason for a client's delay.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum ClientReason {
     /// All noisy clients have the same delay.
+    #[default]
     SameForAll,
     /// The delay is in proportion to the client's share of the noisy clients' load.
     ShareOfLoad {

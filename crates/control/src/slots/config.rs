@@ -8,22 +8,23 @@ use crate::time::Duration;
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize, schemars::JsonSchema))]
 #[cfg_attr(feature = "serde", serde(rename_all = "snake_case"), schemars(rename = "Slots"))]
 pub enum Method {
-    /// No tenant has a bound.
+    /// No bound on a tenant's requests in flight.
     #[default]
     None,
-    /// A fixed total by weight.
+    /// A fixed total of slots, divided by weight.
     Rwd,
     /// A window for each tenant that follows the device's latency.
     Parda,
     /// A fixed total for all together; for simulations alone.
     #[cfg_attr(feature = "serde", schemars(skip))]
     SfqD,
-    /// By need, smallest first, as published.
+    /// By need, which is the slots that a tenant takes to meet its target: the smallest needs first, as published.
     Drg,
     /// [`Method::Drg`] with the other reading of the paper's equation (4.1), a moving average; for simulations alone.
     #[cfg_attr(feature = "serde", schemars(skip))]
     DrgSmoothed,
-    /// By need: all targets with equal margins while that can be done.
+    /// By need, as [`Method::Drg`], but so that the latencies of all tenants are the same fraction of their targets while that
+    /// can be done.
     Needs,
 }
 

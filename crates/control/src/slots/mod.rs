@@ -98,7 +98,7 @@ pub enum Reason {
     ByWeight,
     /// The workload is idle: it may use a share by weight, which takes no slots from the others before requests arrive.
     Idle,
-    /// The workload gets slots that meet all targets with equal margins.
+    /// The workload gets slots with which all workloads' latencies are the same fraction of their targets.
     EqualMargin {
         /// Smallest factor by which all targets could be multiplied and still be met; at most 1, unless no workload that asks
         /// for anything has a target.
@@ -268,7 +268,7 @@ impl Controller {
         }
     }
 
-    /// True if this host is alone; see [`Self::set_alone`].
+    /// True if this host decides without other hosts, as after [`Self::set_alone`].
     pub fn is_alone(&self) -> bool {
         self.alone
     }

@@ -21,7 +21,7 @@ pub fn scale(n: usize) -> f64 {
     libm::pow(10.0, (n as f64 - OWN as f64) / OWN as f64)
 }
 
-/// Workloads whose needs are of about one size, relative to their weights.
+/// Sums over workloads whose needs, the slots with which they meet their targets, are of about one size per unit of weight.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Class {
     /// Sum of the weights of the class's workloads.
@@ -62,7 +62,7 @@ pub struct Summary {
     pub weight: f64,
     /// Mean number of slots in use in the period.
     pub used: f64,
-    /// Each workload that is not idle has at least one slot, whether it uses the slot or not: the unused parts, added up.
+    /// Slots granted in any case (one to each workload that is not idle) and not used, as a mean over the period.
     pub unused: f64,
     /// Number of workloads with a target within reach that had requests in the last 30 s.
     pub targets: f64,
@@ -74,10 +74,11 @@ pub struct Summary {
     pub device_part: f64,
     /// Requests queued at hosts when the period ended.
     pub queued: f64,
-    /// Each host's amount of knowledge of the elasticity of throughput over slots (the per cent of throughput gained for one
-    /// per cent more slots), added up.
+    /// Weight of `elasticity`, added up over hosts: the more each host's slots varied, relative to their mean, the larger; 0 =
+    /// nothing measured.
     pub known: f64,
-    /// Each host's amount of knowledge of the elasticity of throughput over slots, times that elasticity, added up.
+    /// Elasticity of throughput over slots (per cent of throughput gained for one per cent more slots, 0 to 1) by each host's
+    /// measurements, times the host's `known`, added up.
     pub elasticity: f64,
     /// The smallest latency target among workloads that are not idle and whose target is within reach.
     #[cfg_attr(feature = "serde", serde(rename = "smallest_target_us", with = "written::micros"))]

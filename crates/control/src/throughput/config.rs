@@ -17,7 +17,7 @@ pub enum Method {
     Static,
     /// The published equations.
     Saat,
-    /// Learns the yield of a limit, and repays missing throughput.
+    /// Learns the throughput that a limit yields, and makes up for missing throughput in later windows.
     #[default]
     Accurate,
 }

@@ -111,7 +111,7 @@ impl Bounds {
 }
 
 /// The guarantee of a tenant. A direction without a guarantee gets no limit from the controller.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Guarantee {
     /// The guarantee for reads.
     pub read: Option<Bounds>,
@@ -307,7 +307,7 @@ impl Controller {
     }
 
     /// Changes a tenant's guarantee, and its limits in proportion. State learned under the old guarantee stays if the new one
-    /// has the same unit; the debt is forgotten. An unknown number changes nothing.
+    /// has the same unit; the debt (throughput still owed to the tenant) is forgotten. An unknown number changes nothing.
     ///
     /// # Errors
     /// The setting of the guarantee that is out of range; the old guarantee stays.
@@ -316,8 +316,8 @@ impl Controller {
     }
 
     /// Changes the part of its guarantee that a tenant has here, because other hosts have the rest, and its limits in proportion.
-    /// The debt stays as an amount, as far as the new part allows one. All state that was learned stays. An unknown number
-    /// changes nothing.
+    /// The debt (throughput still owed to the tenant) stays, up to the largest that the new part allows. All state
+    /// that was learned stays. An unknown number changes nothing.
     ///
     /// # Errors
     /// The setting of the guarantee that is out of range; the old guarantee stays.

@@ -154,21 +154,12 @@ fn explain(place: &Place, error: Error) -> anyhow::Error {
 }
 
 pub(crate) fn refusal(status: StatusCode, body: &str) -> anyhow::Error {
-    #[derive(Deserialize)]
-    struct Answer {
-        error: Inner,
-    }
-    #[derive(Deserialize)]
-    struct Inner {
-        message: String,
-        cure: String,
-    }
-    match serde_json::from_str(body) {
-        Ok(Answer { error: Inner { message, cure } }) => {
-            Refusal { status, message: format!("{message}\nwhat to do: {cure}"), body: body.to_owned() }.into()
-        }
-        Err(_) => anyhow!("the server answered with status {}: {body}", status.as_u16()),
-    }
+    let answer: Value = serde_json::from_str(body).unwrap_or_default();
+    let [message, cure] = ["message", "cure"].map(|name| answer["error"][name].as_str());
+    let (Some(message), Some(cure)) = (message, cure) else {
+        return anyhow!("the server answered with status {}: {body}", status.as_u16());
+    };
+    Refusal { status, message: format!("{message}\nwhat to do: {cure}"), body: body.to_owned() }.into()
 }
 
 #[cfg(test)]

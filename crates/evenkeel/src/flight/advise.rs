@@ -13,7 +13,7 @@ use crate::trace::ensure_apart;
 use crate::trace::sample::Sample;
 
 /// Options of `evenkeel advise`.
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Default, clap::Args)]
 pub(crate) struct Args {
     /// The recording
     #[arg(value_name = "FILE")]
@@ -98,13 +98,9 @@ mod tests {
         let args = Args {
             file: "a.rec".into(),
             policy: "wish.toml".into(),
-            device: None,
             set: vec!["device.iops=5".to_owned()],
-            pool: None,
-            sample: Sample::default(),
             seed: 1,
-            json: false,
-            html: None,
+            ..Args::default()
         };
         let refused = run(&args).expect_err("no device");
         assert!(refused.is::<Usage>() && refused.to_string().contains("evenkeel fit"), "{refused}");

@@ -76,9 +76,9 @@ fn warn_of_mistyped(policy: &Policy, assignments: &[String], load: &Load) {
 
 /// The warning about a tenant that an assignment names.
 fn mistyped(tenant: &str, load: &Load) -> String {
-    let cure = if load.left_out.unsampled > 0 { "; others may be between its runs, so raise --most" } else { "" };
+    let cure = if load.left_out.unsampled > 0 { "; the sample may leave out others, so raise --most" } else { "" };
     format!(
-        "--set names tenant {tenant}, which has no requests in {}, so that nothing changes; its tenants are {}{cure}",
+        "--set names tenant {tenant}, which has no requests in {}, so that nothing changes; name one of {}{cure}",
         source_of(load),
         load.tenants.join(", ")
     )

@@ -21,8 +21,8 @@ pub(crate) struct Args {
     /// The device, as evenkeel fit writes it
     #[arg(long, value_name = "DEVICE.toml")]
     device: PathBuf,
-    /// Override a value of the policy or, after device., of the device by its dotted key: pool.tuning.admission=none,
-    /// device.iops=5000
+    /// Override a value of the policy or, with the prefix device., of the device by its dotted key:
+    /// pool.tuning.admission=none, device.iops=5000
     #[arg(long = "set", value_name = "KEY=VALUE")]
     set: Vec<String>,
     /// The policy to compare with the recorded one
@@ -44,7 +44,7 @@ pub(crate) struct Args {
     html: Option<PathBuf>,
 }
 
-/// The warning that the runs differ by more than the assignments, as no recorded policy can be used.
+/// The warning that the two simulated runs differ by more than the values of `--set`, as no recorded policy can be used.
 const OVER_DEFAULTS: &str = "no recorded policy can be used, so --set changes the default policy, whose admission control \
                              the other simulated run lacks; give --policy, or --set pool.tuning.admission=none";
 

@@ -33,8 +33,8 @@ pub(crate) struct Args {
     /// Network device by which the clients are reached; may be repeated
     #[arg(long = "device", required = true)]
     devices: Vec<String>,
-    /// Packets that wait: acknowledgements slow a client that writes (with a capped receive window), data one that
-    /// reads, all both
+    /// Packets to delay: acknowledgements, to slow a client that writes (with a capped receive window); data, to slow
+    /// one that reads; or all
     #[arg(long, value_parser = packets(), default_value = "all")]
     packets: Packets,
     /// Port of the service on this host; may be repeated. By default those of iSCSI, NVMe/TCP and NBD
@@ -52,7 +52,7 @@ pub(crate) struct Args {
     /// Attach by filters, as on kernels before 6.6: for tests on kernels that have both
     #[arg(long, hide = true)]
     filters: bool,
-    /// The agent's journal
+    /// The agent's journal, which lists the settings to restore
     #[arg(long, default_value = JOURNAL)]
     journal: PathBuf,
     /// Say what would be done, and do nothing

@@ -41,7 +41,7 @@ pub(crate) enum Command {
         /// Configuration file, whose pools with devices of their own are shown too
         #[arg(long, short, value_name = "FILE")]
         config: Option<PathBuf>,
-        /// Print the map as JSON
+        /// Print clients, volumes, devices and pools as JSON
         #[arg(long)]
         json: bool,
     },
@@ -92,7 +92,7 @@ const JOURNAL: &str = "/run/evenkeel/guard.journal";
 /// The journal whose settings are restored.
 #[derive(clap::Args)]
 pub(crate) struct JournalArgs {
-    /// The agent's journal
+    /// The agent's journal, which lists the settings to restore
     #[arg(long, default_value = JOURNAL)]
     journal: PathBuf,
 }
@@ -128,7 +128,7 @@ impl Connect {
 /// When the text is the answer of a server, or of an agent of another version.
 pub(crate) fn read_answer<T: DeserializeOwned>(text: &str) -> anyhow::Result<T> {
     serde_json::from_str(text).map_err(|error| match serde_json::from_str::<State>(text) {
-        Ok(_) => anyhow!("this is `evenkeel serve`, not an agent; use `evenkeel state` or `evenkeel top`"),
+        Ok(_) => anyhow!("a server answers at --status, not an agent; use `evenkeel state` or `evenkeel top`"),
         Err(_) => {
             let why = "the agent speaks another version of the API: use the agent's version of evenkeel";
             anyhow::Error::new(error).context(why)

@@ -25,8 +25,9 @@ use crate::serve::systemd::{self, Condition, Watchdog};
 use crate::signals;
 
 const AFTER_HELP: &str = "\
-Signals: HUP reads the policy and the certificates of the status address again (bad ones change nothing; what takes a restart is \
-named); TERM and INT stop, and restore all changed settings. So does the sentinel, should the agent be killed.";
+Signals: HUP reads the policy and the certificates of the status address again (invalid ones change nothing; the log names \
+changes that need a restart); TERM and INT stop, and restore all changed settings. If the agent is killed, the sentinel (a \
+second process) restores them.";
 
 /// Options of `evenkeel guard run`.
 #[derive(clap::Args)]
@@ -93,7 +94,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         pace.run((), || {
             match certificates.renew() {
                 Ok(changed) => log_changes(changed.then(|| "certificates changed".to_owned()).as_slice()),
-                Err(error) => tracing::error!("certificates refused, those in use stay: {error}"),
+                Err(error) => tracing::error!("new certificates refused, the present ones stay in use: {error}"),
             }
             reread(&path, &policies);
         });

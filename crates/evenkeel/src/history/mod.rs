@@ -1,12 +1,13 @@
 //! `evenkeel history`: figures, decisions and troubles of the past, from a running server or agent or from its folder.
 
+use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, ensure};
 use evenkeel_net::http::Place;
-use evenkeel_policy::history::{EventKind, History};
+use evenkeel_policy::history::{Event, EventKind, History};
 use evenkeel_policy::moment;
 use evenkeel_policy::units::Duration as Step;
 use evenkeel_web::history::{Query, answer};
@@ -127,6 +128,30 @@ fn unknown(history: &History, pool: Option<&str>, tenant: Option<&str>) -> Optio
     })
 }
 
+/// The troubles that begin and do not end in these events, in the order in which they begin.
+pub(crate) fn open_troubles<'h>(events: impl Iterator<Item = &'h Event>) -> Vec<&'h Event> {
+    // By object, reason and level, as there may be thousands. Two errors of one object may have different levels.
+    let mut open: BTreeMap<(&str, &str, &str), (usize, &Event)> = BTreeMap::new();
+    for (place, event) in events.enumerate() {
+        let key = (event.about.as_str(), event.reason.as_str(), event.level.as_str());
+        match event.kind {
+            // One that goes on is recorded again.
+            EventKind::TroubleBegins => {
+                open.insert(key, (place, event));
+            }
+            EventKind::TroubleEnds => {
+                open.remove(&key);
+            }
+            // A program that was ended records no end of its troubles; those that go on begin anew.
+            EventKind::Started => open.clear(),
+            EventKind::Decision | EventKind::Stopped => {}
+        }
+    }
+    let mut open: Vec<(usize, &Event)> = open.into_values().collect();
+    open.sort_unstable_by_key(|(place, _)| *place);
+    open.into_iter().map(|(_, event)| event).collect()
+}
+
 /// The answer to a question, made of as many as it takes: from the folder `dir`, else from the program that `reach` names.
 ///
 /// # Errors
@@ -242,6 +267,34 @@ mod tests {
             let warning = unknown(&history, pool, tenant).expect("a warning");
             assert!(warning.contains(name) && warning.contains("--csv"), "{warning}");
         }
+    }
+
+    #[test]
+    fn open_troubles_are_in_the_order_in_which_they_began_last() {
+        use EventKind::{Decision, Started, Stopped, TroubleBegins, TroubleEnds};
+        let event = |(kind, about, level): (EventKind, &str, &str)| Event {
+            kind,
+            about: about.into(),
+            level: level.into(),
+            ..Event::default()
+        };
+        let all = [
+            (TroubleBegins, "z", "warning"),
+            (Started, "", ""),
+            (TroubleBegins, "c", "warning"),
+            (TroubleBegins, "b", "critical"),
+            (TroubleBegins, "b", "warning"),
+            (TroubleBegins, "a", "warning"),
+            (Decision, "a", "warning"),
+            (TroubleBegins, "c", "warning"),
+            (TroubleEnds, "b", "warning"),
+            (Stopped, "", ""),
+        ];
+        let all: Vec<Event> = all.into_iter().map(event).collect();
+        let open = open_troubles(all.iter());
+        let names: Vec<(&str, &str)> = open.iter().map(|one| (one.about.as_str(), one.level.as_str())).collect();
+        assert_eq!(names, [("b", "critical"), ("a", "warning"), ("c", "warning")]);
+        assert!(std::ptr::eq(open[2], &all[7]), "the newest record of it");
     }
 
     #[test]

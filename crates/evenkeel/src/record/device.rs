@@ -311,9 +311,7 @@ impl Session {
             lost: self.sheet.lost(),
             bytes: self.sheet.bytes(),
             seconds: now().since(self.zero).as_secs_f64(),
-            note: None,
-            ended: false,
-            error: None,
+            ..Recorded::default()
         }
     }
 

@@ -49,7 +49,7 @@ fn engine() -> impl TypedValueParser<Value = Engine> {
 
 /// Parses the IP address and port of a TCP listener; names of hosts are refused.
 fn address(text: &str) -> Result<SocketAddr, &'static str> {
-    text.parse().map_err(|_| "write ADDR:PORT, for example 127.0.0.1:10809; names are not looked up")
+    text.parse().map_err(|_| "write ADDR:PORT, for example 127.0.0.1:10809; host names are not looked up")
 }
 
 impl Flags {

@@ -5,7 +5,7 @@ use std::fs;
 use std::hash::{BuildHasher, Hasher};
 use std::io;
 use std::net::{SocketAddr, TcpListener};
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -50,10 +50,10 @@ pub(crate) struct Args {
 
 const AFTER_HELP: &str = "\
 Signals: HUP reads the configuration again (an invalid one changes nothing); TERM and INT stop gracefully: requests in \
-flight are answered and everything is made durable; a second one stops at once.
+flight are answered and all data is made durable; a second signal stops at once.
 
-Under systemd: sockets from a socket unit are used instead of the configured addresses (FileDescriptorName=status and \
-=control for those two); Type=notify-reload and WatchdogSec= are understood.";
+Under systemd: sockets from a socket unit are used instead of the configured addresses (FileDescriptorName=status for the \
+status address, =control for the control socket); Type=notify-reload and WatchdogSec= are supported.";
 
 const STATUS_CURE: &str =
     "choose another address with --status ADDR:PORT (or server.status), or do without: --status off";
@@ -75,7 +75,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let settings = loaded.config.server.clone();
     // First of all sockets: a second server in a folder is to be called that, whatever else the first one has.
     let control_path = settings.control_path();
-    let (control, _control_file) = match sockets.control.take() {
+    let (control, control_file) = match sockets.control.take() {
         Some(inherited) => {
             if let Some(danger) = systemd::danger(&inherited) {
                 tracing::warn!("the control socket was inherited from the service manager, and {danger}");
@@ -85,6 +85,13 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
         None => listen_control(&control_path).map(|(listener, file)| (listener, Some(file)))?,
     };
     let _lock = lock(&settings.data_dir, LOCK_PATIENCE)?;
+    let (control, _control_file) = match control_file {
+        // Of two servers that start at once, the other one has taken this one's socket for one that was left behind.
+        Some(file) if !file.is_in_place() => {
+            listen_control(&control_path).map(|(listener, file)| (listener, Some(file)))?
+        }
+        control_file => (control, control_file),
+    };
     let status = match (sockets.status.take(), settings.status) {
         (Some(inherited), _) => {
             // Of a configured address, the check of the configuration warns.
@@ -107,7 +114,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let server = Server::start(loaded.config, start).map_err(|error| match error {
         error @ Error::Listen { .. } => anyhow!("{error}; {LISTEN_CURE}"),
         error => match error.volume().and_then(|volume| loaded.recorded.record_of(volume)) {
-            Some(record) => anyhow!("{error} (volume of {})", record.display()),
+            Some(record) => anyhow!("{error} (the volume is recorded in {})", record.display()),
             None => error.into(),
         },
     })?;
@@ -183,12 +190,34 @@ fn watch(mut watchdog: Watchdog, manager: Arc<Manager>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Path of a Unix socket that this process has made; the file is removed on drop.
-struct SocketFile(PathBuf);
+/// The file of a Unix socket that this process has made. It is removed on drop, unless another one has taken its place, such as
+/// that of a successor.
+struct SocketFile {
+    path: PathBuf,
+    /// Device and inode; `None` if the file could not be examined.
+    is: Option<(u64, u64)>,
+}
+
+impl SocketFile {
+    fn new(path: &Path) -> Self {
+        Self { path: path.to_owned(), is: Self::at(path) }
+    }
+
+    fn at(path: &Path) -> Option<(u64, u64)> {
+        fs::symlink_metadata(path).ok().map(|metadata| (metadata.dev(), metadata.ino()))
+    }
+
+    /// True if clients find this file at its path.
+    fn is_in_place(&self) -> bool {
+        self.is.is_some() && Self::at(&self.path) == self.is
+    }
+}
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        let _ = fs::remove_file(&self.0);
+        if self.is_in_place() {
+            let _ = fs::remove_file(&self.path);
+        }
     }
 }
 
@@ -197,7 +226,7 @@ impl Drop for SocketFile {
 /// # Errors
 /// When the address cannot be opened.
 pub(crate) fn listen_status(address: SocketAddr, cure: &str) -> anyhow::Result<TcpListener> {
-    evenkeel_server::bind(address).map_err(|error| anyhow!("cannot show status: {error}; {cure}"))
+    evenkeel_server::bind(address).map_err(|error| anyhow!("cannot open the status address: {error}; {cure}"))
 }
 
 /// Listens on the control socket, to which only this user can connect. The socket file of a server that no longer runs is
@@ -234,7 +263,7 @@ fn listen_control(path: &Path) -> anyhow::Result<(UnixListener, SocketFile)> {
     rustix::process::umask(before);
     let listener = bound.map_err(fail)?;
     fs::set_permissions(path, fs::Permissions::from_mode(0o600)).map_err(fail)?;
-    Ok((listener, SocketFile(path.to_owned())))
+    Ok((listener, SocketFile::new(path)))
 }
 
 /// Longest wait for the lock of the data folder: a process that was killed has it until the kernel has ended all its threads.
@@ -243,8 +272,8 @@ const LOCK_PATIENCE: Duration = Duration::from_secs(5);
 const LOCK_POLL: Duration = Duration::from_millis(20);
 
 /// Locks the data folder until the returned file is dropped or the process ends. Two servers with different control sockets
-/// would each overwrite the other's records of volumes there. `None` where this user cannot write the lock's file: mostly no
-/// records either, and else with a warning.
+/// would each overwrite the other's records of volumes there. `None` if this user cannot write the lock's file; with a warning if
+/// the file exists.
 fn lock(data_dir: &Path, patience: Duration) -> anyhow::Result<Option<fs::File>> {
     let path = lock_of(data_dir);
     let mut options = fs::OpenOptions::new();
@@ -300,7 +329,7 @@ fn wait(manager: &Arc<Manager>, mut signals: Received, reload: &SyncSender<Sende
                 tracing::warn!("a second signal: stopping without answering the requests in flight");
                 manager.server().abort();
                 return Err(anyhow!(
-                    "stopped before everything was answered and made durable, at a second signal: writes since the last flush may be lost"
+                    "a second signal stopped the server before all requests were answered and all data was durable: writes since the last flush may be lost"
                 ));
             }
             (_, None) => {
@@ -308,7 +337,7 @@ fn wait(manager: &Arc<Manager>, mut signals: Received, reload: &SyncSender<Sende
                 tracing::info!(
                     why = signals::reason(signal),
                     by = sender.map(tracing::field::display),
-                    "stopping: answering what is in flight, for at most {patience}; a second TERM or INT stops at once"
+                    "stopping: answering requests in flight, for at most {patience}; a second TERM or INT stops at once"
                 );
                 systemd::notify(Condition::Stopping);
                 let (stopper, handle) = (Arc::clone(manager), handle.clone());
@@ -322,7 +351,7 @@ fn wait(manager: &Arc<Manager>, mut signals: Received, reload: &SyncSender<Sende
                 match thread::Builder::new().name("evenkeel-stop".into()).spawn(stop.clone()) {
                     Ok(thread) => stopping = Some((thread, Instant::now())),
                     Err(error) => {
-                        tracing::warn!(%error, "cannot start a thread for the stop: further signals are ignored until it has finished; KILL ends it");
+                        tracing::warn!(%error, "cannot start a thread for the stop: the server ignores further signals until it has stopped; kill -9 ends it at once, and may lose writes since the last flush");
                         return Ok(stop()?);
                     }
                 }
@@ -347,12 +376,12 @@ pub(crate) fn minute_of_day() -> u16 {
 fn keep_hours(manager: &Manager) {
     // Changes are in the log already.
     if let Err(refusal) = manager.keep_hours() {
-        tracing::error!(cure = refusal.cure, "limits and weights with hours stay as they are: {}", refusal.message);
+        tracing::error!(cure = refusal.cure, "cannot switch limits and weights by their hours: {}", refusal.message);
     }
 }
 
-/// Starts a thread that applies the hours of limits at each start of a minute, while the manager exists. It is not the thread
-/// of reloads, of which one may hang.
+/// Starts a thread that applies the hours of limits and weights at each start of a minute, while the manager exists. The thread
+/// of reloads does not do this, as a reload may hang.
 fn keep_hours_in_time(manager: &Arc<Manager>) -> anyhow::Result<()> {
     let manager = Arc::downgrade(manager);
     let keep = move || {
@@ -414,6 +443,25 @@ mod tests {
         let error = listen_control(&file).map(drop).unwrap_err().to_string();
         assert!(error.contains("is not a socket") && !error.contains("writable"), "{error}");
         assert_eq!(fs::read(&file).unwrap(), b"data");
+    }
+
+    #[test]
+    fn the_socket_of_another_server_in_the_same_place_stays() {
+        let path = std::env::temp_dir().join(format!("evenkeel-control-place-{}.sock", std::process::id()));
+        let _ = fs::remove_file(&path);
+        // As long as a socket is open, no other file has its inode.
+        let _first = UnixListener::bind(&path).unwrap();
+        let first = SocketFile::new(&path);
+        assert!(first.is_in_place());
+        fs::remove_file(&path).unwrap();
+        assert!(!first.is_in_place());
+        let _second = UnixListener::bind(&path).unwrap();
+        let second = SocketFile::new(&path);
+        assert!(!first.is_in_place() && second.is_in_place());
+        drop(first);
+        assert!(UnixStream::connect(&path).is_ok(), "the other server's socket");
+        drop(second);
+        assert!(!path.exists());
     }
 
     #[test]

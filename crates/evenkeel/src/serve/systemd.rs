@@ -42,7 +42,7 @@ pub(crate) fn inherited() -> anyhow::Result<Sockets> {
     }
     let count: RawFd = count.parse().with_context(|| format!("LISTEN_FDS={count} is not a number; unset it"))?;
     if !(0..=MAX_SOCKETS).contains(&count) {
-        bail!("LISTEN_FDS={count} is out of range: at most {MAX_SOCKETS} sockets can be inherited");
+        bail!("LISTEN_FDS={count} is out of range: the server inherits up to {MAX_SOCKETS} sockets; unset it");
     }
     let names = env::var("LISTEN_FDNAMES").unwrap_or_default();
     let mut names = names.split(':');
@@ -51,7 +51,7 @@ pub(crate) fn inherited() -> anyhow::Result<Sockets> {
         // SAFETY: the service manager passes this descriptor to this process (LISTEN_PID is ours), and nothing else here owns it.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
         rustix::io::fcntl_setfd(&fd, rustix::io::FdFlags::CLOEXEC).context(
-            "LISTEN_FDS counts a socket that is not open; unset it, or start the server by its systemd unit",
+            "LISTEN_FDS counts a descriptor that is not open; unset LISTEN_FDS, or start the server by systemd",
         )?;
         match names.next() {
             Some("status") => sockets.status = Some(fd.into()),
@@ -104,7 +104,9 @@ pub(crate) fn notify(condition: Condition) {
         Condition::Alive => "WATCHDOG=1\n".to_owned(),
     };
     if let Err(error) = send(socket.as_bytes(), message.as_bytes()) {
-        tracing::warn!("cannot report {condition:?} to the service manager: {error}");
+        tracing::warn!(
+            "cannot report the state {condition:?} to the service manager, which may restart this process: {error}"
+        );
     }
 }
 

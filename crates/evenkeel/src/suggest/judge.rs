@@ -17,7 +17,7 @@ const SIZES_APART: f64 = 2.0;
 /// Figures of a device, and the policy that follows from them.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Suggestion {
-    /// The device or the history.
+    /// The device or the history from which the figures come, in words.
     pub(super) source: String,
     /// Throughput and latency by requests in flight.
     pub(super) cells: Vec<Cell>,

@@ -50,7 +50,7 @@ impl Target {
                 path.display()
             )
         })?;
-        let length = file.seek(SeekFrom::End(0)).with_context(|| format!("{} has no length", path.display()))?;
+        let length = file.seek(SeekFrom::End(0)).with_context(|| format!("cannot seek in {}", path.display()))?;
         if length < LEAST {
             bail!("{} has {length} bytes, too few to measure; name one of at least {LEAST} bytes", path.display());
         }
@@ -73,7 +73,8 @@ impl Target {
     pub(super) fn doubt(&self) -> Option<String> {
         let metadata = self.file.metadata().ok().filter(std::fs::Metadata::is_file)?;
         (metadata.blocks().saturating_mul(512) < self.length / 2).then(|| {
-            "most of the file is holes, which are read without the device; measure the device, or a file that is written".into()
+            let path = self.path.display();
+            format!("most of {path} is holes, whose reads touch no device; measure the device, or a file without holes")
         })
     }
 
@@ -101,7 +102,7 @@ impl Target {
             let started: Vec<_> = (0..in_flight).map(start).collect::<io::Result<_>>()?;
             let ended = started
                 .into_iter()
-                .map(|reader| reader.join().unwrap_or_else(|_| Err(io::Error::other("a reader has ended by a panic"))));
+                .map(|reader| reader.join().unwrap_or_else(|_| Err(io::Error::other("a reading thread has panicked"))));
             ended.collect()
         });
         let seconds = begun.elapsed().as_secs_f64();
@@ -141,7 +142,7 @@ impl Target {
     }
 }
 
-/// The state from which a reader draws its offsets, another one in each run: a device may cache those of the last.
+/// The random seed of the reader `index` for its offsets. It differs in each run: a device may cache the data of the last run.
 fn seed(index: u64) -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as u64;
     (now ^ (index + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15)).max(1)

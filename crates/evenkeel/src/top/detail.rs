@@ -1,7 +1,7 @@
 //! The content of the detail view: settings, figures and decisions of one row.
 
 use evenkeel_guard::loops::record::{self, At, GroupState};
-use evenkeel_policy::decision::DecisionRecord;
+use evenkeel_policy::decision::{DecisionRecord, newest};
 use evenkeel_policy::state::{
     ClientState, LatencyState, PartsState, PoolState, QosState, State, TenantSlotsState, TenantState, VolumeState,
 };
@@ -84,7 +84,8 @@ fn totals(qos: &QosState, parts: &PartsState) -> String {
         rates(qos.reservation_iops, qos.reservation_bytes_per_s),
     ];
     let limit = [rates(parts.limit_iops, parts.limit_bytes_per_s), rates(qos.limit_iops, qos.limit_bytes_per_s)];
-    format!("here reservation {}, limit {} in the cluster", reserved.join(" of "), limit.join(" of "))
+    let [reserved, limit] = [reserved, limit].map(|rates| rates.join(" of "));
+    format!("reservation {reserved}, limit {limit}: this host's parts of the cluster's totals")
 }
 
 fn of_tenant(tenant: &TenantState, before: Option<&TenantState>) -> Detail {
@@ -129,8 +130,7 @@ fn of_tenant(tenant: &TenantState, before: Option<&TenantState>) -> Detail {
         facts.push(("guarantee", show::guarantee(guarantee)));
         decisions.extend(guarantee.decisions.iter().cloned());
     }
-    newest_first(&mut decisions);
-    Detail { facts, decisions }
+    Detail { facts, decisions: newest(decisions, usize::MAX) }
 }
 
 fn of_volume(volume: &VolumeState) -> Detail {
@@ -166,7 +166,7 @@ fn of_agent(state: &record::State, tab: Tab, id: &Id, more: Option<&More>) -> De
         let client = record.clients.iter().find(|client| client.client == id.name);
         let because = match tab {
             Tab::Initiators => client
-                .map(|client| format!("waits {} ms: {}; {}", ms(client.delay_ms), client.because, record.because))?,
+                .map(|client| format!("delay {} ms: {}; {}", ms(client.delay_ms), client.because, record.because))?,
             Tab::Groups if record.of != id.name && client.is_none() => return None,
             Tab::Queues if record.tenant != id.name => return None,
             Tab::Osds => {
@@ -177,8 +177,7 @@ fn of_agent(state: &record::State, tab: Tab, id: &Id, more: Option<&More>) -> De
         };
         Some(DecisionRecord { because, ..record.clone() })
     });
-    detail.decisions.extend(told);
-    newest_first(&mut detail.decisions);
+    detail.decisions = newest(told.collect(), usize::MAX);
     detail
 }
 
@@ -260,11 +259,7 @@ fn reads(of: &record::ReadPercentiles) -> (&'static str, String) {
 fn slots(slots: &TenantSlotsState) -> String {
     let granted = slots.granted.map_or_else(|| "without bound".into(), |granted| format!("{granted:.1}"));
     let TenantSlotsState { need, used, violated_total: missed, windows_total: all, because, .. } = slots;
-    format!("{granted}, needs {need:.1}, uses {used:.1}; missed {missed} of {all} s: {because}")
-}
-
-fn newest_first(decisions: &mut [DecisionRecord]) {
-    decisions.sort_by(|a, b| b.until_s.total_cmp(&a.until_s).then(b.from_s.total_cmp(&a.from_s)));
+    format!("granted {granted}, needed {need:.1}, used {used:.1}; target missed in {missed} of {all} s: {because}")
 }
 
 #[cfg(test)]
@@ -332,7 +327,8 @@ mod tests {
         let parts = PartsState { limit_iops: Some(200), reservation_iops: Some(100), ..PartsState::default() };
         let tenant = TenantState { qos, parts: Some(parts), ..TenantState::default() };
         let shown = |tenant: &TenantState| of_tenant(tenant, None).facts;
-        let totals = "here reservation 100 IOPS of 300 IOPS, limit 200 IOPS of 800 IOPS in the cluster";
+        let totals = "reservation 100 IOPS of 300 IOPS, limit 200 IOPS of 800 IOPS: this host's parts of the \
+                      cluster's totals";
         assert!(shown(&tenant).contains(&("totals", totals.to_owned())), "{:?}", shown(&tenant));
         let whole = TenantState { parts: None, ..tenant };
         assert!(!shown(&whole).iter().any(|(name, _)| *name == "totals"));

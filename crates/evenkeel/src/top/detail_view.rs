@@ -96,7 +96,7 @@ fn spark_line(history: &History, figure: Column, look: Look, room: usize) -> Opt
     };
     let unit = if matches!(figure, Column::Iops | Column::Bytes | Column::Errors) { "" } else { " ms" };
     let now = now.map_or_else(|| "-".into(), |now| figure.shown(now.into()));
-    let text = format!("  {now:>6}{unit}, at most {}{unit}", figure.shown(most.into()));
+    let text = format!("  {now:>6}{unit}, largest {}{unit}", figure.shown(most.into()));
     let bars = sparkline(history.of(figure), most, look.unicode, room.saturating_sub(text.chars().count()));
     Some((name.into(), bars + &text, Style::new()))
 }

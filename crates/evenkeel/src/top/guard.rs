@@ -31,8 +31,8 @@ pub(super) fn sample(state: &State) -> Sample {
     if tables.is_empty() {
         tables.push(Table { tab: Tab::Guarded, rows: Vec::new() });
     }
-    let past = Vec::new();
-    Sample { head: head(state), uptime_s: state.uptime_s, troubles: troubles(state), past, tables }
+    let (head, troubles) = (head(state), troubles(state));
+    Sample { head, uptime_s: state.uptime_s, troubles, tables, ..Sample::default() }
 }
 
 fn head(state: &State) -> Vec<String> {

@@ -5,16 +5,15 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use evenkeel_policy::health::Trouble;
-use evenkeel_policy::verdict::Target;
 use serde::Serialize;
 
 use super::model::{Link, Model};
-use super::row::{Hold, Row, Tab};
+use super::row::{Row, Tab};
 
 /// All servers and agents at one moment.
 #[derive(Debug, Serialize)]
 struct Shown<'m> {
-    /// Unix time: of the answers, or the moment of the past.
+    /// Unix time of the answers in seconds; with `--at` that of the moment shown.
     at_s: f64,
     servers: Vec<Server<'m>>,
     /// Pools of servers and agents, and OSDs.
@@ -38,7 +37,7 @@ struct Server<'m> {
     uptime_s: Option<f64>,
     /// `live`, `past`, or `lost`: then it has no rows.
     link: &'static str,
-    /// The reason why it does not answer.
+    /// The reason why the server or agent does not answer; `null` if it answers.
     error: Option<&'m str>,
 }
 
@@ -48,32 +47,15 @@ struct Line<'m> {
     server: &'m str,
     /// `pool`, `osd`, `tenant`, `client`, `group`, `queue` or `volume`.
     kind: &'static str,
-    name: &'m str,
-    /// `null` for a pool or an OSD.
-    pool: Option<&'m str>,
-    /// `null` where a row has no tenant.
-    tenant: Option<&'m str>,
-    iops: Option<f64>,
-    bytes_per_s: Option<f64>,
-    latency_ms: Option<f64>,
-    p99_ms: Option<f64>,
-    queue_latency_ms: Option<f64>,
-    device_latency_ms: Option<f64>,
-    /// Requests that the device failed.
-    errors: Option<f64>,
-    /// The target with the worst verdict.
-    target: Option<&'m Target>,
-    /// The limit that binds.
-    throttled_by: Option<&'m Hold>,
-    trouble: Option<&'m str>,
-    because: &'m str,
+    #[serde(flatten)]
+    row: &'m Row,
 }
 
 /// A trouble of a server or an agent.
 #[derive(Debug, Serialize)]
 struct Ill<'m> {
     server: &'m str,
-    /// Of the past without a cure.
+    /// Level, object, cause and cure of the trouble; one of the past has no cure.
     #[serde(flatten)]
     trouble: &'m Trouble,
 }
@@ -123,30 +105,11 @@ fn server(model: &Model) -> Server<'_> {
 
 /// The rows of views that pass the filter, in the chosen order.
 fn lines<'m>(model: &'m Model, tabs: &[Tab]) -> Vec<Line<'m>> {
-    let of = move |tab: Tab| model.rows_of(tab).into_iter().map(move |row| of_row(&model.place, tab, row));
+    let of = move |tab: Tab| {
+        let line = move |row| Line { server: &model.place, kind: tab.about().one, row };
+        model.rows_of(tab).into_iter().map(line)
+    };
     tabs.iter().copied().flat_map(of).collect()
-}
-
-fn of_row<'m>(server: &'m str, tab: Tab, row: &'m Row) -> Line<'m> {
-    let some = |name: &'m String| (!name.is_empty()).then_some(name.as_str());
-    Line {
-        server,
-        kind: tab.about().one,
-        name: &row.name,
-        pool: some(&row.of),
-        tenant: some(&row.tenant),
-        iops: row.iops,
-        bytes_per_s: row.bytes_per_s,
-        latency_ms: row.response_ms,
-        p99_ms: row.p99_ms,
-        queue_latency_ms: row.queue_ms,
-        device_latency_ms: row.device_ms,
-        errors: row.errors,
-        target: row.target.as_ref(),
-        throttled_by: row.hold.as_ref(),
-        trouble: row.trouble.as_deref(),
-        because: &row.why,
-    }
 }
 
 /// The troubles of a server or an agent.

@@ -145,7 +145,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let interval = Duration::from(args.interval);
     let on_terminal = io::stdout().is_terminal() && io::stdin().is_terminal();
     if !(args.once || args.json || on_terminal) {
-        bail!("top draws on a terminal, and this is none; --once prints one frame as text, --json lines for programs");
+        bail!("top needs a terminal for input and output; --once prints one frame as text, --json lines for programs");
     }
     let all = args.reach.each()?;
     let is_one_of_several = all.len() > 1;
@@ -243,7 +243,8 @@ fn has_few(answer: &Answer) -> bool {
     state.pools.iter().map(|pool| pool.tenants.len()).sum::<usize>() <= RECALLED_TENANTS
 }
 
-/// Asks once more. That one of `several` does not answer shows in its model.
+/// Requests the newest state for the model. An error is returned only for a single server or agent; the model of one of `several`
+/// shows the error.
 fn renew(model: &mut Model, source: &mut Source, several: bool) -> anyhow::Result<()> {
     match source.ask() {
         Ok(answer) => model.take(answer),
@@ -403,7 +404,7 @@ impl Screen {
             let area = frame.area();
             *drawn = view::sections(models, focus, look, area, frame.buffer_mut());
         });
-        shown.context("the terminal is gone")?;
+        shown.context("cannot draw on the terminal, which may have been closed")?;
         let model = &mut self.models[self.focus];
         model.clamp_detail(self.drawn.last_line);
         model.is_wide = self.drawn.is_wide;
@@ -423,13 +424,13 @@ impl Screen {
                     After::Other => self.focus = (self.focus + 1) % self.models.len(),
                     After::Quit => return Ok(false),
                     After::Suspend => suspend(terminal)?,
-                    After::Redraw => terminal.clear().context("the terminal is gone")?,
+                    After::Redraw => terminal.clear().context("cannot clear the terminal")?,
                 }
             }
             // The next frame has the new size.
             Event::Input(_) => {}
             Event::Stop => return Ok(false),
-            Event::Broken(error) => return Err(error).context("the terminal is gone"),
+            Event::Broken(error) => return Err(error).context("cannot read keys from the terminal"),
         }
         Ok(true)
     }
@@ -443,7 +444,7 @@ fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> anyhow::Result<thr
 /// Releases the terminal and stops this process as Ctrl-Z does; takes the terminal again when the process is continued.
 fn suspend(terminal: &mut DefaultTerminal) -> anyhow::Result<()> {
     ratatui::restore();
-    kill_process(getpid(), Signal::TSTP).context("cannot stop")?;
+    kill_process(getpid(), Signal::TSTP).context("cannot suspend evenkeel top")?;
     *terminal = ratatui::try_init().context("cannot use the terminal; --once and --json need none")?;
     Ok(())
 }

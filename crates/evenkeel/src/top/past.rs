@@ -9,7 +9,7 @@ use evenkeel_policy::moment;
 use evenkeel_web::history::Query;
 
 use super::row::{Hold, Row, Sample, Tab, Table};
-use crate::history::fetch_from;
+use crate::history::{fetch_from, open_troubles};
 
 /// Time before the moment whose figures become the histories of rows, in seconds.
 const MINUTE_S: u64 = 60;
@@ -67,8 +67,8 @@ impl Recalled {
         let step = figures.steps.iter().rfind(|step| step.at_s <= *at && at - step.at_s < step.seconds + NEAR_S);
         let mut troubles = open(events, *at);
         if step.is_none() {
-            let because = figures.gaps.last().map_or("nothing was recorded", |gap| gap.because.as_str());
-            troubles.insert(0, Trouble::new(Level::Warning, "no_record", "", format!("no record: {because}"), ""));
+            let because = figures.gaps.last().map_or("no figures of this time", |gap| gap.because.as_str());
+            troubles.insert(0, Trouble::warning("no_record", "", format!("no record: {because}"), ""));
         }
         let empty = Step::default();
         Sample {
@@ -76,33 +76,16 @@ impl Recalled {
                 format!("evenkeel at {} {}", moment::date(*at, zone), moment::time(*at, zone)),
                 "from the history".to_owned(),
             ],
-            uptime_s: 0.0,
-            troubles: Vec::new(),
             past: troubles,
             tables: tables(step.unwrap_or(&empty), &newest),
+            ..Sample::default()
         }
     }
 }
 
 /// The troubles that had begun and not ended, worst first.
 fn open(events: &[Event], at: u64) -> Vec<Trouble> {
-    let mut open: Vec<&Event> = Vec::new();
-    for event in events.iter().filter(|event| event.at_s <= at) {
-        // Two errors of one object may have different levels.
-        let same = (&event.about, &event.reason, &event.level);
-        let other = |one: &&Event| (&one.about, &one.reason, &one.level) != same;
-        match event.kind {
-            // One that goes on is recorded again.
-            EventKind::TroubleBegins => {
-                open.retain(other);
-                open.push(event);
-            }
-            EventKind::TroubleEnds => open.retain(other),
-            // A program that was ended records no end of its troubles.
-            EventKind::Started => open.clear(),
-            EventKind::Decision | EventKind::Stopped => {}
-        }
-    }
+    let open = open_troubles(events.iter().filter(|event| event.at_s <= at));
     let trouble = |event: &Event| {
         let level = if event.level == CRITICAL { Level::Critical } else { Level::Warning };
         Trouble::new(level, &event.reason, event.about.as_str(), event.because.as_str(), "")

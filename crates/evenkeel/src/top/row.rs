@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 
 use evenkeel_policy::health::Trouble;
 use evenkeel_policy::verdict::{Target, ThrottledBy, Verdict};
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 use super::figures::{count, megabytes, ms};
 
@@ -91,39 +91,52 @@ impl Hold {
     }
 }
 
-/// One row of a view: a tenant, a client or the like.
-#[derive(Clone, Debug, Default, PartialEq)]
+/// One row of a view: a tenant, a client or the like. In JSON its owner is its pool.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub(super) struct Row {
     /// Name of the row.
     pub(super) name: String,
     /// Name of the row's owner; empty if there is none.
+    #[serde(rename = "pool", serialize_with = "or_null")]
     pub(super) of: String,
     /// Name of the row's tenant; empty if there is none.
+    #[serde(serialize_with = "or_null")]
     pub(super) tenant: String,
     /// Name of the row's volume; empty if there is none.
+    #[serde(skip)]
     pub(super) volume: String,
     /// Requests per second; `None` if unknown or not measured, as for all figures of a row.
     pub(super) iops: Option<f64>,
     /// Payload bytes per second.
     pub(super) bytes_per_s: Option<f64>,
     /// Mean latency of requests in ms, queue and device together.
+    #[serde(rename = "latency_ms")]
     pub(super) response_ms: Option<f64>,
-    /// Mean queue latency in ms: the wait before a request goes to the device.
-    pub(super) queue_ms: Option<f64>,
-    /// Mean device latency in ms.
-    pub(super) device_ms: Option<f64>,
     /// 99th percentile of the latencies in ms.
     pub(super) p99_ms: Option<f64>,
+    /// Mean queue latency in ms: the wait before a request goes to the device.
+    #[serde(rename = "queue_latency_ms")]
+    pub(super) queue_ms: Option<f64>,
+    /// Mean device latency in ms.
+    #[serde(rename = "device_latency_ms")]
+    pub(super) device_ms: Option<f64>,
     /// Requests that the device failed.
     pub(super) errors: Option<f64>,
     /// The row's target with its verdict; the one with the worst verdict if there are several.
     pub(super) target: Option<Target>,
     /// The throttle on the row; `None` if the row is not throttled.
+    #[serde(rename = "throttled_by")]
     pub(super) hold: Option<Hold>,
     /// The row's trouble as text; `None` if there is none.
     pub(super) trouble: Option<String>,
     /// A sentence about the row's state: the reason of the newest decision about it, or facts if no controller decides about it.
+    #[serde(rename = "because")]
     pub(super) why: String,
+}
+
+/// Writes a name, or `null` if it is empty.
+fn or_null<S: Serializer>(name: &str, serializer: S) -> Result<S::Ok, S::Error> {
+    Some(name).filter(|name| !name.is_empty()).serialize(serializer)
 }
 
 impl Row {

@@ -98,7 +98,7 @@ fn of_client(client: &ClientState, paces: &Paces) -> Row {
         iops: pace.iops,
         bytes_per_s: pace.bytes_per_s,
         why: format!(
-            "uses {} for tenant {} on worker {}, {} in flight",
+            "uses volume {} as tenant {}, served by worker {}, {} in flight",
             client.volume,
             client.tenant,
             client.worker,

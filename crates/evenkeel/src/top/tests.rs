@@ -353,7 +353,7 @@ fn details_have_history_percentiles_and_decisions() {
     let shown = screen(&model);
     shows(&shown, &["tenant shop of pool main", "p50 4.00 ms, p99 4.00 ms, p99.9 64.0 ms, just now"]);
     shows(&shown, &["50.0 MB/s write, UNACHIEVABLE", "by operator: 50 IOPS", "the guarantee cannot be kept"]);
-    shows(line_with(&shown, "IOPS   "), &["##", "50, at most 50"]);
+    shows(line_with(&shown, "IOPS   "), &["##", "50, largest 50"]);
     // The last lines are one page down at most.
     keys(&mut model, "G");
     let (terminal, drawn) = terminal(&model, PLAIN, 80, 24);
@@ -724,12 +724,12 @@ fn the_past_says_so_and_stays() {
     let row = Row { name: "shop".into(), of: "main".into(), iops: Some(70.0), ..Row::default() };
     let tables = vec![Table { tab: Tab::Tenants, rows: vec![row] }];
     let head = vec!["evenkeel at 2026-11-28 02:40:00".into()];
-    let past = vec![Trouble::new(Level::Warning, "no_record", "", "no record: it was off", "")];
+    let past = vec![Trouble::warning("no_record", "", "no record: it was off", "")];
     let sample = Sample { head, past, tables, ..Sample::default() };
     let model = Model::of_past("storage1".into(), sample);
     shows(&screen(&model), &["evenkeel at 2026-11-28 02:40:00", "PAST", "no record: it was off", ">shop", "70"]);
     let empty = Sample { tables: vec![Table { tab: Tab::Tenants, rows: Vec::new() }], ..Sample::default() };
-    shows(&screen(&Model::of_past(String::new(), empty)), &["no requests then, or no record"]);
+    shows(&screen(&Model::of_past(String::new(), empty)), &["no requests at this time, or no record of it"]);
 }
 
 /// The JSON of `models` at 5 s of Unix time.
@@ -743,7 +743,7 @@ fn line_of<'m>(models: impl Iterator<Item = &'m Model> + Clone) -> Value {
 fn a_line_of_json_has_the_figures_of_the_screen_and_the_troubles() {
     let mut server = Model::new("storage1".into());
     let full = Trouble::new(Level::Critical, "io_errors", "volume disk", "12 requests failed", "make room");
-    let missed = Trouble::new(Level::Warning, "target_missed", "pool main", "p99 < 20 ms is MISSED", "raise it");
+    let missed = Trouble::warning("target_missed", "pool main", "p99 < 20 ms is MISSED", "raise it");
     let state = State { health: Health::of(vec![missed, full]), ..self::server(101) };
     server.take(Answer::Serve(Box::new(state), clients(101)));
     server.filter = "backup".into();

@@ -52,7 +52,7 @@ pub(super) fn sections(models: &[Model], focus: usize, look: Look, area: Rect, b
 /// Draws the whole screen of a server into `area`.
 pub(super) fn draw(model: &Model, look: Look, area: Rect, buf: &mut Buffer) -> Drawn {
     if area.width < LEAST.0 || area.height < LEAST.1 && !look.once {
-        let text = format!("{} x {} is too small; {} x {} will do", area.width, area.height, LEAST.0, LEAST.1);
+        let text = format!("terminal {} x {}: enlarge it to {} x {}", area.width, area.height, LEAST.0, LEAST.1);
         put(buf, area, 0, 0, &text, Style::new());
         return Drawn::default();
     }
@@ -208,8 +208,8 @@ fn table(model: &Model, look: Look, area: Rect, buf: &mut Buffer) -> Drawn {
     if rows.is_empty() {
         let text = match (&model.link, model.filter.is_empty() && model.scope().is_none()) {
             (Link::Waiting, _) => "no answer yet",
-            (Link::Past, true) => "no requests then, or no record",
-            (_, true) => "nothing here",
+            (Link::Past, true) => "no requests at this time, or no record of it",
+            (_, true) => "this view has no rows",
             (_, false) if look.once => "nothing matches",
             (_, false) => "nothing matches; Esc shows all again",
         };
@@ -429,7 +429,7 @@ fn name_of(row: &Row, owners: bool) -> String {
 fn keys(model: &Model, look: Look, area: Rect, buf: &mut Buffer) {
     let text = match model.pane {
         _ if model.editing => "type to filter   Enter keep   Esc clear",
-        Pane::Help => "any key leads back",
+        Pane::Help => "any key closes this help",
         Pane::Detail(_) => "Up Down scroll   Esc back   p pause   ? help   q quit",
         Pane::Table => "q quit  Tab view  Enter detail  Right down  s sort  / filter  p pause  ? help",
     };
@@ -446,11 +446,11 @@ fn help(look: Look, area: Rect, buf: &mut Buffer) -> Drawn {
         y += 1;
     }
     let columns = [
-        "lat ms: latency, mean; queue: before the device, device: in flight",
+        "lat ms: mean latency = queue (before the device) + device (in flight)",
         "target: met, MISSED, UNACHIEVABLE, or idle (asked for less than the target)",
-        "throttled by: whose limit binds, and how much it is",
+        "throttled by: the operator or controller that throttles, and its limit",
     ];
-    put(buf, area, 1, y + 1, "Columns, about the time between two samples", look.head());
+    put(buf, area, 1, y + 1, "Columns: figures between the last two samples", look.head());
     for (n, line) in columns.iter().enumerate() {
         put(buf, area, 2, y + 2 + n as u16, line, Style::new());
     }
@@ -477,7 +477,7 @@ mod tests {
 
     #[test]
     fn the_worst_trouble_is_shown_with_its_cure() {
-        let space = Trouble::new(Level::Warning, "space", "", "1.0 GiB of 100.0 GiB are free", "make room there");
+        let space = Trouble::warning("space", "", "1.0 GiB of 100.0 GiB are free", "make room there");
         let because = "a sync failed (EIO): data written since the last flush may be lost, and every flush fails";
         let cure = "mend the device, then restart the server";
         let failed = Trouble::new(Level::Critical, "sync_failed", "volume disk", because, cure);
@@ -490,7 +490,7 @@ mod tests {
         assert!(line(2).starts_with(" volume disk: a sync failed") && line(2).ends_with("... (+1)"), "{small}");
         assert!(line(3).contains("Pools 0"), "{small}");
         // A longer one has three lines, and the mark that there is more.
-        let long = Trouble::new(Level::Warning, "space", "", "it is so ".repeat(40), "");
+        let long = Trouble::warning("space", "", "it is so ".repeat(40), "");
         let shown = screen(Health::of(vec![long]), 24);
         let line = |n: usize| shown.lines().nth(n).unwrap_or_default();
         assert!(!line(3).contains("...") && line(4).ends_with("..."), "{shown}");

@@ -89,10 +89,12 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
 }
 
 impl Format {
-    /// The warning about requests that are left out of a recording with so many repetitions; `None` if there are all.
+    /// The warning that the file written lacks so many `requests` of the recording, `repeated` of them repetitions; `None` if it
+    /// has all.
     fn left_out(self, requests: u64, repeated: u64) -> Option<String> {
-        let of_them = if repeated > 0 { format!(", {repeated} of them as repetitions") } else { String::new() };
-        (requests > 0).then(|| format!("{} left out{of_them}: {}", counted(requests, "request"), self.lacks()))
+        let of_them = if repeated > 0 { format!(", {repeated} of them repetitions") } else { String::new() };
+        let requests = (requests > 0).then(|| counted(requests, "request"))?;
+        Some(format!("the file written lacks {requests} of the recording{of_them}: {}", self.lacks()))
     }
 
     /// The reason why the format leaves requests out.
@@ -214,10 +216,9 @@ mod tests {
         let all = [Format::Evenkeel, Format::Fio, Format::Fio2, Format::Blkparse, Format::Msr];
         assert_eq!(all.map(requests), [4, 3, 3, 3, 3]);
         let warning = Format::Msr.left_out(3, 1).expect("a warning");
-        assert!(
-            warning.starts_with("3 requests left out, 1 of them as repetitions: the format can only hold"),
-            "{warning}"
-        );
+        let lacks = "the file written lacks 3 requests of the recording, 1 of them repetitions: the format can only \
+                     hold";
+        assert!(warning.starts_with(lacks), "{warning}");
         assert!(Format::Fio.left_out(1, 0).is_some_and(|warning| !warning.contains("repetitions")));
         assert_eq!(Format::Evenkeel.left_out(0, 1), None);
     }

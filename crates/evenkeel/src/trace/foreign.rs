@@ -42,8 +42,8 @@ pub(super) struct Foreign<R> {
 }
 
 impl<R: BufRead> Foreign<R> {
-    /// Reads the trace up to its first request. `open` opens it, and `file` is its name in errors. Of a blkparse text without
-    /// requests as queued those count that were issued.
+    /// Reads the trace up to its first request. `open` opens it, and `file` is its name in errors. In a blkparse text the events
+    /// Q (queued) are the requests, or the events D (issued) if there is no event Q.
     ///
     /// # Errors
     /// A trace of unknown format, without requests, or that cannot be read.
@@ -71,7 +71,7 @@ impl<R: BufRead> Foreign<R> {
             Some(Format::Blkparse) => ("blkparse", 0),
             Some(Format::Fio) | None => ("fio", 0),
         };
-        let head = Head { started_unix_ns, source: source.into(), policy: String::new(), anonymised: false };
+        let head = Head { started_unix_ns, source: source.into(), ..Head::default() };
         let mut trace = Self {
             reader,
             file: file.to_owned(),
@@ -108,15 +108,15 @@ impl<R: BufRead> Foreign<R> {
         Ok(self.pending.pop_front())
     }
 
-    /// Adds the loss of the lines that cannot be read, and warns of what is doubtful.
+    /// Counts the lines that cannot be read as lost requests, and warns of them, of early times and of missing completions.
     ///
     /// # Errors
-    /// More such lines than requests.
+    /// More lines that cannot be read than requests.
     fn end(&mut self) -> anyhow::Result<()> {
         self.ended = true;
         if let (lines @ 1.., Some(error)) = self.reader.skipped() {
             let (bad, good) = (counted(lines, "line"), counted(self.requests, "request"));
-            ensure!(lines <= self.requests, "{error}; in all {bad} cannot be read beside {good}: is this a trace?");
+            ensure!(lines <= self.requests, "{error}; {bad} cannot be read, and only {good} can: is this a trace?");
             self.warn(&format!("{error}; in all {bad} cannot be read and count as lost requests"));
             self.pending.push_back(Item::Lost { requests: lines, from_ns: 0, to_ns: self.last_ns });
         }
@@ -129,7 +129,7 @@ impl<R: BufRead> Foreign<R> {
         }
         if self.missing > 0 {
             self.warn(&format!(
-                "{}: {} of {} without completion, as if cancelled; trace all events, with larger buffers (blktrace -b)",
+                "{}: {} of {} without completion count as cancelled; trace all events in larger buffers (blktrace -b)",
                 self.file,
                 counted(self.missing, "request"),
                 self.requests

@@ -33,8 +33,8 @@ const QUIET: Duration = Duration::from_secs(2);
 const MOST_REQUESTS: usize = 100_000_000;
 /// Requests of a recording in memory whatever the length of its file.
 const USUAL_REQUESTS: usize = 1_000_000;
-/// The most requests for each byte of a file, beyond [`USUAL_REQUESTS`]: a recording has some 0.1, one that was made to take
-/// memory may have 60.
+/// The most requests for each byte of a file, beyond [`USUAL_REQUESTS`]: a usual recording has some 0.1 for each byte, a file
+/// that an attacker makes to exhaust memory may have 60.
 const PER_BYTE: u64 = 8;
 /// The length of a volume whose length is not recorded is its last byte used, rounded up to a multiple of this.
 const VOLUME_UNIT: u64 = 1 << 20;
@@ -46,7 +46,7 @@ pub(crate) struct Part {
     #[arg(long, value_name = "TIME")]
     from: Option<Length>,
 
-    /// Of the requests that are left, take those of this time alone; only they take memory
+    /// Read only requests that arrived within this time after the begin or --from; only they take memory
     #[arg(long = "for", value_name = "TIME")]
     length: Option<Length>,
 }
@@ -168,7 +168,8 @@ fn scan(
     Ok(recording)
 }
 
-/// True if a volume in `pool`, which is empty if the recording names none, is in the pool that is wanted; without one in any.
+/// True if `pool` is the wanted pool, or none is wanted. An empty `pool`, of a recording that names no pools, stands for
+/// [`DEFAULT_POOL`].
 fn is_pool(wanted: Option<&str>, pool: &str) -> bool {
     let pool = if pool.is_empty() { DEFAULT_POOL } else { pool };
     wanted.is_none_or(|wanted| wanted == pool)
@@ -187,7 +188,7 @@ pub(crate) fn warn_of_loss(recording: &Recording, path: &Path) {
     }
 }
 
-/// The reason why requests are missing in a recording; `None` if there are all.
+/// The reason why requests are missing in a recording; `None` if the recording is complete.
 fn loss(recording: &Recording) -> Option<String> {
     let lost = counted(recording.lost, "request");
     let lost = (recording.lost > 0).then(|| format!("{lost} could not be recorded: the file lacks them"));
@@ -285,7 +286,7 @@ impl Trace {
         Ok(Self { path: path.to_owned(), source, progress, complete: false })
     }
 
-    /// The same for a file that was read before: what is doubtful in it has been said.
+    /// Opens a file that was read before, as [`Trace::open`] does, without repeating the warnings about its content.
     ///
     /// # Errors
     /// As of [`Trace::open`].
@@ -505,7 +506,7 @@ mod tests {
         assert_eq!((recording.lost, recording.complete), (2, true));
         // Most lines are such: it is no trace.
         let error = format!("{:#}", opened("prose", "1 0 8 8 1\nTo whom\nit may\n").expect_err("refused"));
-        assert!(error.contains(":2: ") && error.contains("2 lines cannot be read beside 1 request"), "{error}");
+        assert!(error.contains(":2: ") && error.contains("2 lines cannot be read, and only 1 request can"), "{error}");
         let headed = "Timestamp,Hostname,DiskNumber,Type,Length,Offset\n1,web,0,Read,0,512\n";
         let error = format!("{:#}", opened("headed", headed).expect_err("refused"));
         assert!(error.contains("the header") && error.contains("Size"), "{error}");

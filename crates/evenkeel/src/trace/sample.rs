@@ -1,8 +1,8 @@
 //! A sample of a long recording in bounded memory: runs of consecutive requests, evenly spread over the recording.
 //!
-//! Each run is the middle of one of as many equal numbers of consecutive requests. So percentiles of requests, and rates over the
-//! time of the runs, are those of the recording but for chance. The time between two runs is left out: a run begins when all
-//! requests of the one before have completed.
+//! The recording is cut into 20 pieces with equal numbers of requests, and each run is the middle of a piece. So percentiles of
+//! latencies, and rates during the runs, are those of the recording but for chance. The time between two runs is left out: a run
+//! begins when all requests of the one before have completed.
 
 use std::path::Path;
 
@@ -26,7 +26,7 @@ pub(crate) struct Sample {
     #[command(flatten)]
     part: Part,
 
-    /// Of a recording with more requests take so many, in 20 runs of consecutive ones that are evenly spread over it; a request
+    /// The most requests to simulate: of a longer recording, 20 runs of consecutive requests, evenly spread over it; a request
     /// takes some 200 bytes of memory
     #[arg(long, value_name = "REQUESTS", default_value_t = MOST_SIMULATED, value_parser = number)]
     most: usize,
@@ -100,8 +100,8 @@ fn read(trace: Trace, path: &Path, sample: &Sample, pool: Option<&str>) -> anyho
     Ok(Sampled { recording, begins, left })
 }
 
-/// True if a request is among the middle `length` of its `every` consecutive ones: the first requests of a recording are not more
-/// likely to be taken than others.
+/// True if the request with this `number` is in a run: the middle `length` requests of each piece of `every` consecutive ones. So
+/// the first requests of a recording are not more likely to be taken than others.
 fn is_taken(number: u64, every: u64, length: u64) -> bool {
     let from = every.saturating_sub(length) / 2;
     (from..from.saturating_add(length)).contains(&(number % every.max(1)))

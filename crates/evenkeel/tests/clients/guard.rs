@@ -86,7 +86,7 @@ fn a_signal_renews_the_agents_certificates() {
     fs::write(file, policy).expect("written");
     agent.signal(Signal::HUP);
     agent.until_logged("reloaded: pools nothing-served changed");
-    let refused = "certificates refused, those in use stay: agent.tls.key: ";
+    let refused = "new certificates refused, the present ones stay in use: agent.tls.key: ";
     assert_eq!(agent.log().matches(refused).count(), 2, "{}", agent.log());
     agent.stop();
 }

@@ -356,7 +356,7 @@ fn a_start_names_the_volume_that_cannot_be_opened_and_where_it_stands() {
     fs::create_dir_all(folder.join("evenkeel-data")).expect("made");
     fs::write(folder.join("evenkeel-data/volumes.toml"), recorded).expect("written");
     let complaint = fail(&folder, &serve);
-    assert!(complaint.contains("(volume of evenkeel-data/volumes.toml)"), "{complaint}");
+    assert!(complaint.contains("(the volume is recorded in evenkeel-data/volumes.toml)"), "{complaint}");
 }
 
 #[test]

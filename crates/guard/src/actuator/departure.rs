@@ -81,8 +81,7 @@ fn read(program: &mut Assembler, offset: Register, to: i16, bytes: i32, otherwis
     const FROM_NETWORK_HEADER: i32 = 1;
     program.set(R1, R6);
     program.set(R2, offset);
-    program.set(R3, R10);
-    program.alu(Do::Add, R3, i32::from(to));
+    program.on_stack(R3, to);
     program.set(R4, bytes);
     program.set(R5, FROM_NETWORK_HEADER);
     program.call(LOAD_BYTES_RELATIVE);
@@ -174,8 +173,7 @@ fn program(delays: &Map, ports: &[u16]) -> Assembler {
             p.store(Size::Word, R10, KEY + 16, 0);
         }
         p.load_map(R1, delays);
-        p.set(R2, R10);
-        p.alu(Do::Add, R2, i32::from(KEY));
+        p.on_stack(R2, KEY);
         p.call(MAP_LOOKUP);
         p.jump_when(When::Unequal, R0, 0, found);
     }

@@ -158,6 +158,16 @@ fn cure(path: &Path, cause: &std::io::Error) -> &'static str {
 }
 
 impl Error {
+    /// The error for a file that could not be read or written; `doing` is the attempted action, as an infinitive.
+    pub(crate) fn file(doing: &'static str, path: &Path, cause: std::io::Error) -> Self {
+        Self::File { doing, path: path.to_owned(), cause }
+    }
+
+    /// The error for a file whose content, or entry in the journal, cannot be understood.
+    pub(crate) fn odd(doing: &'static str, path: &Path, problem: String) -> Self {
+        Self::file(doing, path, std::io::Error::new(std::io::ErrorKind::InvalidData, problem))
+    }
+
     /// The error for a refusal of the kernel; `doing` is the attempted action, as an infinitive.
     pub(crate) fn kernel(doing: &'static str, cause: Errno) -> Self {
         match cause {

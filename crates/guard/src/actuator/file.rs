@@ -63,17 +63,14 @@ impl FileKnob {
 
 /// The content of the file at `path`, without white space at its end.
 pub(crate) fn read(path: &Path) -> Result<String, Error> {
-    std::fs::read_to_string(path).map(|text| text.trim_end().to_owned()).map_err(|cause| Error::File {
-        doing: "read",
-        path: path.to_owned(),
-        cause,
-    })
+    let text = std::fs::read_to_string(path).map_err(|cause| Error::file("read", path, cause))?;
+    Ok(text.trim_end().to_owned())
 }
 
 /// Writes `value` and a line end in one call, as the kernel's files require; never creates a file.
 pub(crate) fn write(path: &Path, value: &str) -> Result<(), Error> {
     use std::io::Write as _;
-    let failed = |cause| Error::File { doing: "write", path: path.to_owned(), cause };
+    let failed = |cause| Error::file("write", path, cause);
     let mut file = std::fs::OpenOptions::new().write(true).truncate(true).open(path).map_err(failed)?;
     file.write_all(format!("{value}\n").as_bytes()).map_err(failed)
 }

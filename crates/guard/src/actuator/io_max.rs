@@ -351,11 +351,7 @@ fn current(path: &Path, device: DeviceNumber) -> Result<Option<Limits>, Error> {
         Err(error) if gone(&error) => return Ok(None),
         text => text?,
     };
-    Limits::of(&text, device).map(Some).map_err(|fault| Error::File {
-        doing: "understand",
-        path: path.to_owned(),
-        cause: std::io::Error::new(std::io::ErrorKind::InvalidData, fault.to_string()),
-    })
+    Limits::of(&text, device).map(Some).map_err(|fault| Error::odd("understand", path, fault.to_string()))
 }
 
 /// True if the error means that the group is gone. The group's file is also missing in a kernel without the io controller,
@@ -373,11 +369,7 @@ fn is_no_device(error: &Error) -> bool {
 /// Restores a row of `io.max` by its journal entry: `before` are the limits before the agent's first change, `seen` those
 /// read after the agent's last write, both spelled as [`Limits`] are printed.
 pub(crate) fn restore(path: &Path, device: &str, before: &str, seen: Option<&str>) -> Result<Restored, Error> {
-    let odd = |problem: String| Error::File {
-        doing: "restore",
-        path: path.to_owned(),
-        cause: std::io::Error::new(std::io::ErrorKind::InvalidData, problem),
-    };
+    let odd = |problem: String| Error::odd("restore", path, problem);
     let device: DeviceNumber = device.parse().map_err(odd)?;
     let before: Limits = before.parse().map_err(odd)?;
     let seen: Option<Limits> = seen.map(str::parse).transpose().map_err(odd)?;

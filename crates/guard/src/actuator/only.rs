@@ -34,7 +34,7 @@ impl Only {
     }
 
     fn of(folder: &Path) -> Result<Self, Error> {
-        let failed = |doing, path: &Path, cause| Error::File { doing, path: path.to_owned(), cause };
+        let failed = Error::file;
         let namespace = Path::new(NAMESPACE);
         let namespace = namespace.metadata().map_err(|e| failed("read", namespace, e))?.ino();
         let made = DirBuilder::new().recursive(true).mode(PRIVATE_FOLDER).create(folder);

@@ -88,11 +88,8 @@ impl QueueLength {
     /// [`Error::File`] if the setting cannot be read or holds no number.
     pub fn read(&mut self, journal: Option<&Journal>) -> Result<(), Error> {
         let text = read_file(&self.queue.path)?;
-        let found = text.trim().parse().map_err(|_| Error::File {
-            doing: "understand",
-            path: self.queue.path.clone(),
-            cause: std::io::Error::new(std::io::ErrorKind::InvalidData, format!("{text:?} is not a number")),
-        })?;
+        let odd = |_| Error::odd("understand", &self.queue.path, format!("{text:?} is not a number"));
+        let found = text.trim().parse::<u32>().map_err(odd)?;
         if self.ours && journal.is_some_and(|journal| journal.state(&self.setting()).is_none()) {
             // Restored by the agent itself: by the point that had the disk before a reload.
             (self.ours, self.foreign, self.knob) = (false, None, FileKnob::new(&self.queue.path));

@@ -34,7 +34,7 @@ pub struct ArrayConfig {
 }
 
 /// A volume of an array, as a block device of this host.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct ArrayVolume {
     /// The device, by path or name: a disk, or a multipath or LVM device that lies on disks of this array alone.
     pub device: String,
@@ -155,7 +155,11 @@ impl<'f> Lowering<'f, '_> {
             let others = settings_of(&there).into_iter().filter(|(precedence, _)| *precedence >= Precedence::Latency);
             let row = Row { on: vec![device.clone()], ..row };
             self.rows(tenant, most.into_iter().chain(others), &row);
-            self.rows(tenant, owed(&there), &Row { throttled: format!("{}, never below that", row.throttled), ..row });
+            self.rows(
+                tenant,
+                owed(&there),
+                &Row { throttled: format!("{}, never below this rate", row.throttled), ..row },
+            );
             let alone = named.iter().filter(|(_, other)| other == tenant).count() == 1;
             let volume = ArrayVolume {
                 device: device.clone(),

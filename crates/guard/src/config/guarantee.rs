@@ -137,7 +137,7 @@ impl<'f> Lowering<'f, '_> {
                     owed(&there).partition(|(of, _)| *of == Precedence::Reservation);
                 let row = Row { on, ..row };
                 self.rows(tenant, guarantees.into_iter(), &row);
-                let throttled = format!("{}, never below that", row.throttled);
+                let throttled = format!("{}, never below this rate", row.throttled);
                 self.rows(tenant, reserved.into_iter(), &Row { throttled, ..row });
                 let guarantee = GuaranteeConfig {
                     tenant: tenant.clone(),

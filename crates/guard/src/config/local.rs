@@ -32,7 +32,7 @@ pub struct NamedBy {
 
 /// A device of this host with a latency target, or with tenants that have limits: `io.max` of noisy control groups is set so that
 /// the target is met, and that of tenants with a limit so that they keep it.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct LocalConfig {
     /// Name of the device's pool.
     pub pool: String,
@@ -269,7 +269,7 @@ impl<'f> Lowering<'f, '_> {
             let reserved = owed(&there).filter(|(of, _)| target.is_some() && *of == Precedence::Reservation);
             let groups = listed(&tenant.groups.iter().map(LocalTenant::shown).collect::<Vec<_>>());
             let row = Row::of_pool(name, Enforcement::Cgroup, None, String::new());
-            let row = row.by(format!("io.stat of {groups}"), format!("io.max of {groups}, never below that"));
+            let row = row.by(format!("io.stat of {groups}"), format!("io.max of {groups}, never below this rate"));
             self.rows(&tenant.name, reserved, &Row { on: on.clone(), ..row.clone() });
             let limit = settings_of(&there).into_iter().filter(|(of, _)| *of == Precedence::TenantLimit);
             let share = if devices.len() > 1 { ", on each device an equal part" } else { "" };

@@ -280,7 +280,7 @@ impl Lowering<'_, '_> {
         enforced.rows.push(row.by(format!("reads of {of}, by {by}"), throttled));
         for (tenant, settings) in self.clients.clone() {
             let row = Row::of_pool(name, Enforcement::Packets, None, String::new());
-            let row = row.by(format!("diskstats of {of}"), "packets to its clients, never below that");
+            let row = row.by(format!("diskstats of {of}"), "packets to the tenant's clients, never below this rate");
             self.rows(tenant, owed(&settings.on(name)), &row);
         }
     }

@@ -8,6 +8,7 @@
 //! | `crio-ID.scope` | CRI-O | `/run/containers/storage/overlay-containers/ID/userdata/config.json` |
 //! | `kubepods-QOS-podUID.slice`, `podUID` | Kubernetes | the folder `/var/log/pods/NAMESPACE_NAME_UID` |
 //! | `machine-qemu\x2d1\x2dNAME.scope` | libvirt | the group's own name, and whole in `/run/libvirt/qemu/NAME.xml` |
+//! | `machine/qemu-1-NAME.libvirt-qemu` | libvirt without systemd | the same |
 //!
 //! Labels and annotations of pods come from the runtime ([`cri`]), if the policy names some; nothing else is asked of a daemon
 //! or a server. A container without a known name goes by the first twelve digits of its ID, as
@@ -60,9 +61,11 @@ const OF_PODMAN: &str = "libpod_parent";
 /// runs, in memory.
 const MACHINES: [(&str, &str); 2] =
     [("machine-qemu\\x2d", "run/libvirt/qemu"), ("machine-lxc\\x2d", "run/libvirt/lxc")];
-/// Least number of characters of a group's name, `machine-DRIVER-NUMBER-NAME.scope`, whose end may be cut off: libvirt writes at
-/// most 64 between `machine-` and `.scope`, and then leaves out a separator at the end.
-const CUT_OFF: usize = "machine-.scope".len() + 63;
+/// Ends of the names that libvirt gives to these groups without systemd, in the order of [`MACHINES`].
+const ENDS: [&str; 2] = [".libvirt-qemu", ".libvirt-lxc"];
+/// Least number of characters of a machine's name in that of its group, `DRIVER-NUMBER-NAME`, whose end may be cut off: libvirt
+/// writes at most 64, and then leaves out a separator at the end.
+const CUT_OFF: usize = 63;
 /// The annotations of a container's configuration that hold its name, by containerd's CRI, CRI-O and nerdctl.
 const ANNOTATIONS: [&str; 3] = ["io.kubernetes.cri.container-name", "io.kubernetes.container.name", "nerdctl/name"];
 
@@ -224,8 +227,10 @@ impl Names {
             let Thing::Machine(name) = thing else { continue };
             let folder = group.rsplit('/').next().unwrap_or(group);
             // Other programs choose names of machines freely.
-            let Some((start, _)) = MACHINES.into_iter().find(|(start, _)| folder.starts_with(start)) else { continue };
-            let is_cut = unescaped(folder, "\\x", 2, 16).len() >= CUT_OFF;
+            let by_start = MACHINES.into_iter().find(|(start, _)| folder.starts_with(start));
+            let by_end = || MACHINES.into_iter().zip(ENDS).find(|(_, end)| folder.ends_with(end)).map(|(of, _)| of);
+            let Some((start, _)) = by_start.or_else(by_end) else { continue };
+            let is_cut = machine_in(folder).is_some_and(|machine| machine.len() >= CUT_OFF);
             let is_it = |written: &str| written == name.as_str() || is_cut && written.starts_with(name.as_str());
             // Those that a name which is cut off may stand for come one after the other.
             let next = machines.range((start, name.clone())..).take(2);
@@ -393,10 +398,10 @@ fn is_to_be_asked<T>((known, tries): &(Option<T>, u8)) -> bool {
 
 /// The thing whose group has the folder `folder` in the folder `parent`; `None` if it is another group.
 fn thing(folder: &str, parent: &str) -> Option<Thing> {
-    let scope = folder.strip_suffix(".scope");
-    if let Some(machine) = scope.and_then(|scope| scope.strip_prefix("machine-")).filter(|_| holds_machines(parent)) {
-        return Some(Thing::Machine(machine_name(&unescaped(machine, "\\x", 2, 16))));
+    if let Some(machine) = machine_in(folder).filter(|_| is_of_machine(folder, parent)) {
+        return Some(Thing::Machine(machine_name(&machine)));
     }
+    let scope = folder.strip_suffix(".scope");
     let slice = folder.strip_suffix(".slice").filter(|slice| slice.contains("kubepods"));
     if let Some((_, uid)) = slice.and_then(|slice| slice.rsplit_once("-pod")) {
         // A dash separates the levels of a slice.
@@ -414,11 +419,22 @@ fn thing(folder: &str, parent: &str) -> Option<Thing> {
     (is_container && !is_pod && !runtime.ends_with("conmon")).then(|| Thing::Container(id.to_owned()))
 }
 
-/// True if groups of virtual machines are in a group of this name: `machine.slice`, a slice below it, or a partition that
-/// libvirt makes without systemd.
-fn holds_machines(parent: &str) -> bool {
-    let is_below = parent.starts_with("machine-") && parent.ends_with(".slice");
-    parent == "machine.slice" || is_below || parent.ends_with(".partition")
+/// A machine's name in that of its group, `qemu-1-db`; `None` if no group of a machine has such a name.
+fn machine_in(folder: &str) -> Option<String> {
+    let scope = || Some(unescaped(folder.strip_prefix("machine-")?.strip_suffix(".scope")?, "\\x", 2, 16));
+    let without_systemd = ENDS.iter().find_map(|end| folder.strip_suffix(end));
+    without_systemd.map(str::to_owned).or_else(scope)
+}
+
+/// True if a group with a machine's name is one of a machine in a group `parent`: `machine.slice`, a slice below it, or for
+/// libvirt's names any slice, as partitions have names of the operator's; without systemd `machine` or a partition.
+fn is_of_machine(folder: &str, parent: &str) -> bool {
+    if ENDS.iter().any(|end| folder.ends_with(end)) {
+        return parent == "machine" || parent.ends_with(".partition");
+    }
+    let is_of_libvirt = MACHINES.iter().any(|(start, _)| folder.starts_with(start));
+    let is_slice = parent.ends_with(".slice") && (is_of_libvirt || parent.starts_with("machine-"));
+    parent == "machine.slice" || is_slice || parent.ends_with(".partition")
 }
 
 /// A virtual machine's name in that of its group, which libvirt makes of driver, number and name: `qemu-1-db`.

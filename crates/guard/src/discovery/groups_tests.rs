@@ -217,6 +217,27 @@ fn machines_go_by_libvirts_names() {
     assert_eq!(host.find(&names, "machine:*").len(), 5, "without that of a user");
 }
 
+#[test]
+fn machines_in_partitions_and_without_systemd_go_by_their_names() {
+    let host = Host::new("machine-partitions");
+    let groups = [
+        "machine/qemu-1-old.libvirt-qemu",
+        "machine/blue.partition/lxc-2-web-1.libvirt-lxc",
+        "blue.slice/machine-qemu\\x2d3\\x2dnew.scope",
+    ];
+    groups.iter().for_each(|group| host.group(&format!("{group}/emulator")));
+    for other in ["other/qemu-4-db.libvirt-qemu", "blue.slice/machine-db.scope"] {
+        host.group(other);
+    }
+    host.file("run/libvirt/qemu/o_ld.xml", "");
+    let mut names = Names::default();
+    host.refresh(&mut names);
+    for (entry, group) in ["machine:o_ld", "machine:web-1", "machine:new"].into_iter().zip(groups) {
+        assert_eq!(host.find(&names, entry), [group], "{entry}");
+    }
+    assert_eq!(host.find(&names, "machine:*").len(), 3, "{names:?}");
+}
+
 /// libvirt leaves characters out of the group's name that names of hosts do not have.
 #[test]
 fn machines_with_spaces_and_underscores_go_by_their_whole_names() {

@@ -6,7 +6,8 @@
 //! | name of an LVM volume group | the device below the group's volumes |
 //! | path of a file or mount point | the device below the file system |
 //!
-//! The way down leads through partitions and LVM to a disk, an md array, or a device that dm-crypt or multipath has made.
+//! The way down leads through partitions, also those of kpartx, and LVM to a disk, an md array, or a device that dm-crypt or
+//! multipath has made.
 //! Threads of md and dm-crypt submit requests in place of the groups, so that groups are told apart above these layers only.
 
 use std::collections::BTreeMap;
@@ -172,7 +173,9 @@ fn of_file<'t>(roots: &Roots, topology: &'t Topology, name: &str) -> Result<&'t 
 fn stand_on(topology: &Topology, device: &Device, depth: u32, found: &mut BTreeMap<String, DeviceNumber>) {
     let below: Vec<&Device> = match &device.partition_of {
         Some(disk) => topology.get(disk).into_iter().collect(),
-        None if device.lvm().is_some() => device.slaves.iter().filter_map(|slave| topology.get(slave)).collect(),
+        None if device.lvm().is_some() || device.dm.as_ref().is_some_and(|(_, uuid)| is_of_kpartx(uuid)) => {
+            device.slaves.iter().filter_map(|slave| topology.get(slave)).collect()
+        }
         None => Vec::new(),
     };
     match depth.checked_sub(1).filter(|_| !below.is_empty()) {
@@ -183,6 +186,23 @@ fn stand_on(topology: &Topology, device: &Device, depth: u32, found: &mut BTreeM
     }
 }
 
+/// True if kpartx made the device of device mapper with this uuid: a partition of the one below it, as of a multipath device.
+fn is_of_kpartx(uuid: &str) -> bool {
+    let number = uuid.strip_prefix("part").and_then(|rest| rest.split_once('-'));
+    number.is_some_and(|(number, _)| number.parse::<u32>().is_ok())
+}
+
+/// The folder of the device that kpartx has partitioned, for that of a partition; of other devices their own.
+fn whole_of_kpartx(roots: &Roots, folder: PathBuf) -> PathBuf {
+    let uuid = roots::value(&folder.join("dm/uuid")).ok().flatten().unwrap_or_default();
+    if !is_of_kpartx(&uuid) {
+        return folder;
+    }
+    let slaves = roots::names(&folder.join("slaves")).unwrap_or_default();
+    let below = slaves.first().and_then(|slave| folder_of(roots, number_of(roots, slave)?));
+    below.unwrap_or(folder)
+}
+
 /// Numbers of the device with this number, of all devices below it, and of their partitions; empty if there is no such device.
 pub fn whole(roots: &Roots, number: DeviceNumber) -> Vec<DeviceNumber> {
     limited(roots, number).map(|device| device.whole).unwrap_or_default()
@@ -190,7 +210,7 @@ pub fn whole(roots: &Roots, number: DeviceNumber) -> Vec<DeviceNumber> {
 
 /// The device with this number, with all devices below it; of a partition its disk.
 fn limited(roots: &Roots, number: DeviceNumber) -> Option<Limited> {
-    let folder = folder_of(roots, number)?;
+    let folder = whole_of_kpartx(roots, folder_of(roots, number)?);
     let number = number_in(&folder)?;
     let mut whole = Vec::new();
     add_below(roots, &folder, MAX_DEPTH, &mut whole);

@@ -70,6 +70,23 @@ fn every_kind_of_entry_leads_to_the_device_that_is_limited() {
     }
 }
 
+/// As the root file system of a host that starts from a SAN.
+#[test]
+fn partitions_of_a_multipath_device_lead_to_that_device() {
+    let host = Host::new("kpartx");
+    host.mapped("ekdm-4", "4091:4", "mpa", "mpath-36001", &["ek1"]);
+    host.mapped("ekdm-5", "4091:5", "mpa1", "part1-mpath-36001", &["ekdm-4"]);
+    host.mapped("ekdm-6", "4091:6", "mpa2", "part2-mpath-36001", &["ekdm-4"]);
+    host.mapped("ekdm-7", "4091:7", "parted-lv", "LVM-7", &["ekdm-5", "ekdm-6"]);
+    host.0.file("proc/self/mountinfo", "1 0 4091:5 / /ek-none/san rw - xfs /dev/mapper/mpa1 rw\n");
+    for entry in ["mpa", "mpa1", "/dev/ekdm-6", "parted", "/ek-none/san"] {
+        assert_eq!(host.find(entry).as_deref(), Ok("4091:4"), "{entry}");
+    }
+    for (uuid, is_it) in [("part12-mpath-3", true), ("part-mpath-3", false), ("partition-1", false), ("LVM-1", false)] {
+        assert_eq!(is_of_kpartx(uuid), is_it, "{uuid}");
+    }
+}
+
 #[test]
 fn an_entry_without_a_single_device_says_why_and_what_to_do() {
     let host = Host::new("faults");

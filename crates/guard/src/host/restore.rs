@@ -70,7 +70,7 @@ pub fn leftovers(journal: &Path, say: Say) {
             }
         }
         Ok(_) | Err(Error::JournalInUse { .. }) => {}
-        Err(error) => tracing::warn!("settings that an earlier run left changed cannot be restored: {error}"),
+        Err(error) => tracing::warn!("settings that an earlier run may have left changed are not restored: {error}"),
     }
 }
 

@@ -97,7 +97,7 @@ impl GroupReads {
         };
         match Events::read(&FOLDERS.map(PathBuf::from)).and_then(start) {
             Ok(times) => Ok(started(Some(times))),
-            Err(error) if locals.iter().any(Local::wants_percentile) => Err(error),
+            Err(error) if locals.iter().any(|local| local.mind.wants_percentile()) => Err(error),
             Err(error) => {
                 tracing::warn!(
                     "single reads cannot be timed, so latency targets are for the mean of all reads of a device: {error}"
@@ -111,28 +111,28 @@ impl GroupReads {
     /// Call it before each tick of the agent. If some reads could not be counted, returns the last error.
     pub(super) fn count(&mut self, locals: &mut [Local], now: Instant) -> Result<(), Error> {
         let Some((times, sense)) = &mut self.times else {
-            locals.iter_mut().for_each(|local| local.begin(now, Sense::Statistics));
+            locals.iter_mut().for_each(|local| local.mind.begin(now, Sense::Statistics));
             return Ok(());
         };
         let mut result = Ok(());
         let first_own = Self::first_own(locals);
         for (local, place) in locals.iter_mut().zip(0..) {
-            local.begin(now, *sense);
+            local.mind.begin(now, *sense);
             let (others, counted) = Self::numbers(place);
             let every = *sense == Sense::Device;
             let read = times.read(others, |bucket, reads| {
                 if every {
-                    local.count(bucket, reads);
+                    local.mind.count(bucket, reads);
                 }
             });
-            result = result.and(read).and(times.read(counted, |bucket, reads| local.count(bucket, reads)));
+            result = result.and(read).and(times.read(counted, |bucket, reads| local.mind.count(bucket, reads)));
         }
         for ((place, group), own) in self.own.iter() {
             let Some(local) = locals.get_mut(*place as usize) else { continue };
             let read = times.read(first_own + own.histogram, |bucket, reads| {
                 local.count_of(group, now, bucket, reads);
                 if own.counts {
-                    local.count(bucket, reads);
+                    local.mind.count(bucket, reads);
                 }
             });
             result = result.and(read);

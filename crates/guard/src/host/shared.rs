@@ -71,6 +71,25 @@ pub struct Shared {
 }
 
 impl Shared {
+    /// The state at the start of an agent that only measures, and needs no map.
+    pub(super) fn new(agent: Agent, config: Config) -> Self {
+        Self {
+            agent,
+            config,
+            cluster: None,
+            acting: false,
+            acting_reason: String::new(),
+            map_at: Instant::now(),
+            map_due: None,
+            late_ticks: 0,
+            errors: 0,
+            last_error: None,
+            logged: Logged::default(),
+            failed_at: None,
+            faults: Vec::new(),
+        }
+    }
+
     /// The agent's present measurements, decisions and settings in force.
     pub fn state(&self) -> State {
         let age = self.map_at.elapsed();

@@ -11,7 +11,7 @@ use evenkeel_policy::check::Problem;
 
 use super::actor::Actor;
 use super::sensors::{self, GroupReads, Reads};
-use super::shared::{Logged, Shared};
+use super::shared::Shared;
 use super::{Error, Say, faults};
 use crate::Agent;
 use crate::aside::leave_files;
@@ -89,22 +89,10 @@ impl Host {
         let osds = osds.map(|ceph| Osds::start(ceph, discover_every, started, actor.shared_journal()));
         let osds = osds.transpose().map_err(Error::Osds)?;
         osds.iter().for_each(|osds| agent.add_osds(Arc::clone(osds)));
-        let guarded = format!("{}: {}", agent.names().join(", "), actor.explain());
-        let shared = Shared {
-            agent,
-            config: config.clone(),
-            cluster: None,
-            acting: actor.is_acting(),
-            acting_reason: actor.explain(),
-            map_at: Instant::now(),
-            map_due: watches.then_some(discover_every),
-            late_ticks: 0,
-            errors: 0,
-            last_error: None,
-            logged: Logged::default(),
-            failed_at: None,
-            faults: Vec::new(),
-        };
+        let guarded = format!("{}: {}", agent.names().join(", "), actor.explanation);
+        let mut shared = Shared::new(agent, config.clone());
+        (shared.acting, shared.acting_reason) = (actor.is_acting(), actor.explanation.clone());
+        shared.map_due = watches.then_some(discover_every);
         let shared = Arc::new(Mutex::new(shared));
         let looking = if watches { Some(faults::start(&shared)?) } else { None };
         let configured = Arc::new(Mutex::new(config.configured()));
@@ -300,21 +288,8 @@ mod tests {
 
     /// An agent that is not on this host, under a policy.
     fn shared(config: &Config) -> Arc<Mutex<Shared>> {
-        Arc::new(Mutex::new(Shared {
-            agent: Agent::open(config, &Roots::under(Path::new("none")), Path::new("none")).expect("opened"),
-            config: config.clone(),
-            cluster: None,
-            acting: false,
-            acting_reason: String::new(),
-            map_at: Instant::now(),
-            map_due: None,
-            late_ticks: 0,
-            errors: 0,
-            last_error: None,
-            logged: Logged::default(),
-            failed_at: None,
-            faults: Vec::new(),
-        }))
+        let agent = Agent::open(config, &Roots::under(Path::new("none")), Path::new("none")).expect("opened");
+        Arc::new(Mutex::new(Shared::new(agent, config.clone())))
     }
 
     #[test]
@@ -345,7 +320,7 @@ mod tests {
         let policies = Policies { shared: Arc::clone(&shared), newer, ticking: thread::current() };
         // All within one tick.
         [&second, &first].into_iter().for_each(|config| policies.offer(config.clone(), &[]));
-        let (actor, configured) = (Actor::Watching(String::new()), Mutex::default());
+        let (actor, configured) = (Actor::watching(""), Mutex::default());
         let mut in_force = Vec::new();
         while let Ok(config) = offered.try_recv() {
             take_policy(&mut lock(&shared), &config, &actor, &configured);

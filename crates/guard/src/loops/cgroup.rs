@@ -61,7 +61,7 @@ impl Decided for Decision {
 }
 
 /// The names of a control group.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Names {
     /// Name of the guarantee in the configuration.
     tenant: String,
@@ -85,7 +85,7 @@ pub struct Found {
 }
 
 /// A control group with a guarantee, and its newest measurements and limits.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Tenant {
     names: Arc<Names>,
     /// Time and counters of the group's newest measurement.
@@ -191,19 +191,9 @@ impl Guarantees {
                 group: group.to_owned(),
                 totals: config.totals(group).map(|name| name.map(Arc::from)),
             }),
-            seen: None,
-            lost: false,
             guarantee,
             known: guarantee,
-            places: [Place::default(); 2],
-            ended: None,
-            asked: [[0; 2]; 2],
-            moved: Moved::default(),
-            read: None,
-            assigned: [None; 2],
-            write: None,
-            foreign: None,
-            newest: [Newest::default(); 2],
+            ..Tenant::default()
         });
         self.list();
         Ok(Some(id))

@@ -20,19 +20,14 @@ pub fn of_agent(state: &State) -> Health {
     if !state.acting {
         let because = format!("the agent throttles nothing: {}", state.acting_reason);
         let cure = "start the agent without --dry-run, as root; `evenkeel check FILE` names what the host lacks";
-        troubles.push(Trouble::new(Level::Warning, "not_acting", "", because, cure));
+        troubles.push(Trouble::warning("not_acting", "", because, cure));
     }
     let is_recent = state.last_error_age_s.is_some_and(|age_s| age_s < RECENT_S);
     if let Some(error) = state.last_error.as_ref().filter(|_| is_recent) {
         let errors = counted(state.errors_total, "error");
         let because = format!("{errors} since the start of the agent, the last: {error}");
-        troubles.push(Trouble::new(
-            Level::Warning,
-            "error",
-            "",
-            because,
-            "see the agent's log: `journalctl -u evenkeel-guard`",
-        ));
+        let cure = "see the agent's log: `journalctl -u evenkeel-guard`";
+        troubles.push(Trouble::warning("error", "", because, cure));
     }
     troubles.extend(state.cluster.as_ref().and_then(of_cluster));
     troubles.extend(state.cluster.as_ref().and_then(of_members));
@@ -61,7 +56,7 @@ fn of_note(kind: &str, about: &str, message: &str) -> Trouble {
         "unreadable" => (message, "run the agent as root; if it runs as root, report this message and the file"),
         _ => message.rsplit_once("; ").unwrap_or((message, SEE_MAP)),
     };
-    Trouble::new(Level::Warning, kind, about, because, cure)
+    Trouble::warning(kind, about, because, cure)
 }
 
 /// The troubles of devices with faults.
@@ -154,7 +149,10 @@ fn of_target(pool: &PoolState, cures: &Cures) -> Option<Trouble> {
         Verdict::Missed => (Level::Warning, "target_missed", cures.missed),
         Verdict::Met | Verdict::Idle => return None,
     };
-    Some(Trouble::new(level, kind, about(pool), &pool.lately.because, cure))
+    // The sentence begins with the pool, which the trouble names.
+    let (about, because) = (about(pool), pool.lately.because.as_str());
+    let because = because.strip_prefix(about.as_str()).map_or(because, |rest| rest.trim_start_matches([':', ' ']));
+    Some(Trouble::new(level, kind, about, because, cure))
 }
 
 fn of_cgroups(pool: &PoolState, at: &CgroupState, troubles: &mut Vec<Trouble>) {
@@ -174,12 +172,12 @@ fn of_cgroups(pool: &PoolState, at: &CgroupState, troubles: &mut Vec<Trouble>) {
                 Some(_) => "remove that limit from io.max, and restart the agent",
                 None => "remove that limit from io.max, or the guarantee from the policy",
             };
-            troubles.push(Trouble::new(Level::Warning, "foreign_limit", about.as_str(), because, cure));
+            troubles.push(Trouble::warning("foreign_limit", about.as_str(), because, cure));
             continue;
         }
         for of in group.guarantees().filter(|of| verdict::of_guarantee(of).verdict.is_missed()) {
             let cure = "lower the guarantees on this device until it can meet them all, or use a faster device";
-            let missed = Trouble::new(Level::Warning, "target_missed", about.as_str(), &of.because, cure);
+            let missed = Trouble::warning("target_missed", about.as_str(), &of.because, cure);
             // Reads and writes have guarantees of their own.
             troubles.push(missed.of_part(of.of.as_str()));
         }
@@ -191,13 +189,7 @@ fn of_queues(pool: &PoolState, at: &QueueDepthState, troubles: &mut Vec<Trouble>
         let about = format!("tenant {} in {}", volume.name, about(pool));
         if volume.slots.reason == "unachievable" {
             let cure = "raise the target, or move load of other tenants away";
-            troubles.push(Trouble::new(
-                Level::Warning,
-                "target_unachievable",
-                about.as_str(),
-                &volume.slots.because,
-                cure,
-            ));
+            troubles.push(Trouble::warning("target_unachievable", about.as_str(), &volume.slots.because, cure));
         }
         for queue in &volume.queues {
             let Some(value) = &queue.foreign else { continue };
@@ -206,7 +198,7 @@ fn of_queues(pool: &PoolState, at: &QueueDepthState, troubles: &mut Vec<Trouble>
                 queue.setting, queue.disk
             );
             let cure = "stop that program, or remove the volume's device from the tenant's match";
-            let foreign = Trouble::new(Level::Warning, "foreign_limit", about.as_str(), because, cure);
+            let foreign = Trouble::warning("foreign_limit", about.as_str(), because, cure);
             // A volume with several paths has several queues.
             troubles.push(foreign.of_part(format!("{} {}", queue.disk, queue.setting)));
         }
@@ -221,7 +213,7 @@ fn of_osd(pool: &PoolState, at: &OsdState) -> Option<Trouble> {
         _ => return None,
     };
     let because = at.problem.as_ref().unwrap_or(&pool.lately.because);
-    Some(Trouble::new(Level::Warning, "osd", pool.name.as_str(), because, cure))
+    Some(Trouble::warning("osd", pool.name.as_str(), because, cure))
 }
 
 #[cfg(test)]
@@ -267,6 +259,17 @@ mod tests {
         assert_eq!(found(&packets("unachievable", 11.0)), one(Level::Warning, "target_unachievable", "unachievable"));
         assert_eq!(found(&packets("ineffective", 11.0)), one(Level::Warning, "ineffective", "ineffective"));
         assert_eq!(found(&packets("signal_lost", 9.0)), one(Level::Critical, "signal_lost", "signal_lost"));
+    }
+
+    #[test]
+    fn the_sentence_of_a_target_names_its_pool_once() {
+        let sentence = |because: &str| {
+            let mut missed = packets("reads_over_target", 11.0);
+            missed.pools[0].lately.because = because.into();
+            found(&missed)[0].2.clone()
+        };
+        assert_eq!(sentence("pool a read mean 11.0 ms > target 10.0 ms"), "pool a: read mean 11.0 ms > target 10.0 ms");
+        assert_eq!(sentence("pool a: no read has completed"), "pool a: no read has completed");
     }
 
     #[test]

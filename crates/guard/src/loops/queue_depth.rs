@@ -48,7 +48,7 @@ impl Decided for Decision {
 }
 
 /// A volume of the array on this host, with its measurements and its slots.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Volume {
     name: String,
     config: ArrayVolume,
@@ -292,23 +292,7 @@ impl Array {
 
 impl Volume {
     fn new(name: &str, config: &ArrayVolume) -> Self {
-        Self {
-            name: name.to_owned(),
-            config: config.clone(),
-            meter: Meter::default(),
-            unseen: 0,
-            queue: QueueSlots::default(),
-            report: Report::default(),
-            reserved: 0.0,
-            slots: None,
-            need: 0.0,
-            reason: None,
-            window: Report::default(),
-            windows: 0,
-            violated: 0,
-            missed: None,
-            newest: Newest::default(),
-        }
+        Self { name: name.to_owned(), config: config.clone(), ..Self::default() }
     }
 
     /// Sentence with the reason for the volume's slots. `latency_s`: the volume's mean latency in the period.

@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 use evenkeel_control::throughput::{InvalidConfig, TenantId};
 use evenkeel_control::{Duration, Instant};
 use evenkeel_policy::config::Match;
-use evenkeel_policy::decision::DecisionRecord;
 
 use super::groups::{Groups, counts_here};
 use super::{Error, Errors, Tick};
@@ -324,11 +323,6 @@ impl Cgroup {
             at: At::Cgroup(at),
             ..PoolState::default()
         }
-    }
-
-    /// The decisions in the log, oldest first.
-    pub fn records(&self) -> impl Iterator<Item = DecisionRecord> {
-        self.mind.records()
     }
 }
 

@@ -46,7 +46,7 @@ fn in_slice_of_template(path: &str) -> Option<String> {
 }
 
 /// The control groups of one point.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Groups<T> {
     /// The folder where cgroup v2 is mounted.
     pub(super) root: PathBuf,
@@ -128,6 +128,10 @@ impl<T> Groups<T> {
     pub(super) fn counters(&self, name: &str, notes: &mut Vec<String>, errors: &mut Errors) -> Option<GroupFile> {
         let folder = self.root.join(name);
         let opened = GroupFile::open(folder.join("io.stat"));
+        // It went between the search and this call, which is neither an error nor a missing controller.
+        if opened.as_ref().is_err_and(|error| error.is_absent() || error.is_gone()) && !folder.exists() {
+            return None;
+        }
         if opened.as_ref().is_err_and(|error| error.is_absent()) {
             let parent = folder.parent().unwrap_or(&self.root).display();
             notes.push(format!(
@@ -219,6 +223,18 @@ mod tests {
         std::fs::write(root.join("slice/db/io.max"), "").unwrap();
         assert!(groups.counters("slice/db", &mut notes, &mut errors).is_some());
         assert!(notes.len() == 1 && errors.0.is_empty(), "{notes:?} {errors:?}");
+    }
+
+    #[test]
+    fn a_group_that_goes_during_a_search_lacks_no_controller() {
+        let root = folder("points-groups-gone");
+        root.dir("slice/off");
+        let groups = Groups::<()>::new(&root);
+        let (mut notes, mut errors) = (Vec::new(), Errors::default());
+        assert!(groups.counters("slice/gone", &mut notes, &mut errors).is_none());
+        assert!(notes.is_empty() && errors.0.is_empty(), "{notes:?} {errors:?}");
+        assert!(groups.counters("slice/off", &mut notes, &mut errors).is_none());
+        assert!(notes.len() == 1 && notes[0].contains("the io controller is off for slice/off"), "{notes:?}");
     }
 
     #[test]

@@ -9,7 +9,6 @@ use std::sync::{LazyLock, Mutex};
 use evenkeel_control::response::ClientId;
 use evenkeel_control::{Duration, Instant};
 use evenkeel_policy::config::Match;
-use evenkeel_policy::decision::DecisionRecord;
 
 use super::cgroup::{Unable, has_controller};
 use super::groups::{Group, Groups, counts_here};
@@ -24,7 +23,7 @@ use crate::discovery::stack::{self, Limited, NotUsable};
 use crate::discovery::watch::Watch;
 use crate::journal::Journal;
 use crate::loops::Due;
-use crate::loops::local::{self, Sense};
+use crate::loops::local;
 use crate::loops::record::{At, PoolState};
 use crate::sensor::cgroup;
 use crate::sensor::diskstats::{DeviceNumber, Reading, Tracker};
@@ -57,7 +56,7 @@ const OPEN_BUDGET: std::time::Duration = std::time::Duration::from_secs(1);
 const MAX_DEPTH: u32 = 8;
 
 /// The point's data of a control group.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Known {
     id: ClientId,
     /// Index of the group's tenant in the configuration.
@@ -99,6 +98,7 @@ impl Look {
 }
 
 /// The enforcement point for one device with a latency target: its control groups, and the limits set for them.
+#[derive(Default)]
 pub struct Local {
     pub(crate) mind: local::Local,
     interval: Duration,
@@ -155,25 +155,9 @@ pub fn open(config: &Config, roots: &Roots, cgroups: &Path) -> Result<Vec<Local>
             mind,
             interval,
             roots: roots.clone(),
-            device: None,
-            search_due: Due::default(),
-            survey_due: Due::default(),
-            looking: Aside::default(),
-            place: None,
-            surveyed: None,
-            unusable: None,
-            names: Names::default(),
-            watch: Watch::default(),
-            follow_due: Due::default(),
-            is_settled: false,
-            found_notes: Vec::new(),
             groups: Groups::new(cgroups),
-            next: 0,
-            walked: None,
-            notes: Vec::new(),
-            buffer: Vec::new(),
             changed: true,
-            shares_totals: false,
+            ..Local::default()
         })
     };
     config.local.iter().map(open).collect()
@@ -251,21 +235,6 @@ impl Local {
         self.mind.name()
     }
 
-    /// True if the latency target is for a percentile, so that single reads have to be timed.
-    pub fn wants_percentile(&self) -> bool {
-        self.mind.wants_percentile()
-    }
-
-    /// True if a tenant's limit applies at some hours only, so that [`Self::set_minute`] has to be called.
-    pub fn keeps_hours(&self) -> bool {
-        self.mind.keeps_hours()
-    }
-
-    /// Sets the minute of the day, 0 to 1439, by which limits with hours apply.
-    pub fn set_minute(&mut self, minute: u16) {
-        self.mind.set_minute(minute);
-    }
-
     /// From now on tenants' limits are totals over all members of a cluster: the least part of each applies here, until
     /// [`local::Local::set_part`] is called.
     pub fn share_totals(&mut self) {
@@ -289,17 +258,7 @@ impl Local {
         groups.map(|group| (group.name.as_str(), !group.own.noisy, group.own.numbers.as_slice()))
     }
 
-    /// Begins an interval that ends at `now`; `sense`: the reads that are measured in it. Call it before [`Self::count`].
-    pub fn begin(&mut self, now: Instant, sense: Sense) {
-        self.mind.begin(now, sense);
-    }
-
-    /// Takes in single reads of the present interval: their number in a bucket of [`crate::sensor::tracepoints`].
-    pub fn count(&mut self, bucket: usize, reads: u64) {
-        self.mind.count(bucket, reads);
-    }
-
-    /// Takes in single reads of the group with this path, beside [`Self::count`], in the interval that ends at `now`.
+    /// Takes in single reads of the group with this path, beside [`local::Local::count`], in the interval that ends at `now`.
     pub fn count_of(&mut self, group: &str, now: Instant, bucket: usize, reads: u64) {
         if let Ok(at) = self.groups.place(group) {
             self.mind.count_of(self.groups.list[at].own.id, now, bucket, reads);
@@ -733,11 +692,6 @@ impl Local {
             at.device_number = device.number.to_string();
         }
         state
-    }
-
-    /// The newest `count` decisions in the log, oldest first.
-    pub fn records(&self, count: usize) -> impl Iterator<Item = DecisionRecord> {
-        self.mind.records(count)
     }
 }
 

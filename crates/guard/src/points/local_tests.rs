@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use super::*;
 use crate::Agent;
 use crate::actuator::io_max;
+use crate::loops::local::Sense;
 use crate::loops::record::State;
 use crate::points::fake_host::{FREE, Host, config, state};
 
@@ -83,7 +84,7 @@ fn a_percentile_of_which_no_read_is_timed_is_named_with_its_cure() {
     let policy = POLICY.replace("latency.target = \"10ms\"", "latency = { target = \"10ms\", percentile = 99 }");
     let config = Config::parse(&policy, "test", crate::config::Abilities { tracepoints: true }).unwrap();
     let mut agent = Agent::open(&config, &Roots::under(&host.root), &host.root.join("cgroup")).unwrap();
-    agent.locals[0].begin(host.now(), Sense::Groups);
+    agent.locals[0].mind.begin(host.now(), Sense::Groups);
     host.run(&mut agent, 20);
     assert!(agent.locals[0].state().notes.is_empty(), "not for a moment");
     host.run(&mut agent, 40);

@@ -44,6 +44,7 @@ use queue_depth::QueueDepth;
 pub const DISKSTATS: &str = "/proc/diskstats";
 
 /// All enforcement points of this host.
+#[derive(Default)]
 pub struct Agent {
     boot_id: String,
     interval_ms: f64,
@@ -78,17 +79,11 @@ impl Agent {
         Ok(Self {
             boot_id: roots.boot_id(),
             interval_ms: config.interval().as_millis_f64(),
-            tracker: Tracker::default(),
             packets: Packets::new(config.clone()).map_err(|problem| setting("*", problem))?,
             cgroups: cgroup::open(config, roots, cgroups)?,
             locals: local::open(config, roots, cgroups)?,
             queue_depths: arrays.collect::<Result<_, _>>()?,
-            osds: None,
-            alone: false,
-            shares_totals: false,
-            minute_of_day: None,
-            ticks: 0,
-            ticked_at: Instant::ZERO,
+            ..Self::default()
         })
     }
 
@@ -154,9 +149,11 @@ impl Agent {
         let observed = self.tracker.observe(now, diskstats).map_err(|fault| fault.in_file(Path::new(DISKSTATS)));
         let observed = tick.errors.take(observed).is_some();
         self.packets.tick(now, &self.tracker, observed);
-        if let Some(minute_of_day) = self.minute_of_day.filter(|_| self.locals.iter().any(Local::keeps_hours)) {
+        if let Some(minute_of_day) =
+            self.minute_of_day.filter(|_| self.locals.iter().any(|pool| pool.mind.keeps_hours()))
+        {
             let minute = minute_of_day();
-            self.locals.iter_mut().for_each(|pool| pool.set_minute(minute));
+            self.locals.iter_mut().for_each(|pool| pool.mind.set_minute(minute));
         }
         // After a reload a group may be limited by another point than before: the earlier one releases it before the later one
         // reads its limits.
@@ -171,7 +168,7 @@ impl Agent {
     /// Summaries of this host's volumes over the control period that has just ended, by name of the array, to be sent to the
     /// other hosts.
     pub fn summaries(&mut self) -> BTreeMap<String, Summary> {
-        let told = self.queue_depths.iter_mut().filter_map(|pool| Some((pool.take_summary()?, pool)));
+        let told = self.queue_depths.iter_mut().filter_map(|pool| Some((pool.array.take_summary()?, pool)));
         told.map(|(summary, pool)| (pool.name().to_owned(), summary)).collect()
     }
 
@@ -191,7 +188,7 @@ impl Agent {
     /// [`Self::decide`] is called.
     pub fn alone(&mut self) {
         self.alone = true;
-        self.queue_depths.iter_mut().for_each(QueueDepth::alone);
+        self.queue_depths.iter_mut().for_each(|pool| pool.array.alone());
     }
 
     /// From now on limits and guarantees of control groups are totals over all members of a cluster: the least part of each
@@ -261,10 +258,11 @@ impl Agent {
     /// The newest `count` decisions, newest first, about the pool of this name; without a name about all pools.
     pub fn records(&self, pool: Option<&str>, count: usize) -> Vec<DecisionRecord> {
         let wanted = |name: &str| pool.is_none_or(|pool| pool == name);
-        let cgroups = self.cgroups.iter().filter(|known| wanted(known.name())).flat_map(Cgroup::records);
+        let cgroups = self.cgroups.iter().filter(|known| wanted(known.name())).flat_map(|known| known.mind.records());
         let locals = self.locals.iter().filter(|known| wanted(known.name()));
-        let locals = locals.flat_map(|known| known.records(count));
-        let arrays = self.queue_depths.iter().filter(|known| wanted(known.name())).flat_map(QueueDepth::records);
+        let locals = locals.flat_map(|known| known.mind.records(count));
+        let arrays =
+            self.queue_depths.iter().filter(|known| wanted(known.name())).flat_map(|known| known.array.records());
         let osds = self.osds.iter().flat_map(|osds| osds.records(pool));
         let groups = cgroups.chain(locals);
         decision::newest(self.packets.records(pool).chain(groups).chain(arrays).chain(osds).collect(), count)

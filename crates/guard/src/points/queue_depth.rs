@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use evenkeel_control::slots::{InvalidConfig, Summary};
 use evenkeel_control::{Duration, Instant};
 use evenkeel_policy::config::Cluster;
-use evenkeel_policy::decision::DecisionRecord;
 use evenkeel_policy::verdict;
 
 use super::{Errors, Tick};
@@ -41,7 +40,7 @@ struct Path {
 /// The enforcement point for one array: its controller, and the queues of each volume in the configuration's order.
 #[derive(Debug)]
 pub struct QueueDepth {
-    array: Array,
+    pub(super) array: Array,
     roots: Roots,
     volumes: Vec<Vec<Path>>,
     /// Queues whose length the previous policy set, until this policy's queues are found; and queues of disks that were stuck
@@ -108,30 +107,15 @@ impl QueueDepth {
         self.act(tick);
     }
 
-    /// The summary of this host's volumes over the period that has just ended, to be reported to the other hosts.
-    pub fn take_summary(&mut self) -> Option<Summary> {
-        self.array.take_summary()
-    }
-
     /// Shares out slots (requests in flight) by `group`, the sum of all hosts' summaries for one period. `ramp`: fraction of
     /// this host's share that the host takes, 0 to 1. Queue lengths are set at the next tick.
     pub fn decide(&mut self, group: &Summary, ramp: f64) {
         self.array.decide(self.ticked_at, group, ramp);
     }
 
-    /// From now on this host decides about the array's slots by its own measurements alone, until [`Self::decide`] is called.
-    pub fn alone(&mut self) {
-        self.array.alone();
-    }
-
     /// The kernel's names of the volumes' disks.
     pub fn disks(&self) -> impl Iterator<Item = &str> {
         self.volumes.iter().flatten().map(|path| path.length.queue().disk.as_str())
-    }
-
-    /// The decisions in the log, oldest first.
-    pub fn records(&self) -> impl Iterator<Item = DecisionRecord> {
-        self.array.records()
     }
 
     /// Searches for the volumes' queues: adds new ones, and forgets queues that are gone.

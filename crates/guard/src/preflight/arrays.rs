@@ -13,17 +13,13 @@ pub fn judge(config: &Config, roots: &Roots) -> Vec<Finding> {
     let volumes = config.arrays.iter().flat_map(|(array, settings)| {
         settings.volumes.iter().map(move |(name, volume)| (format!("{array}/{name}"), volume.device.as_str()))
     });
-    volumes.map(|(part, device)| judge_volume(part, device, roots)).collect()
+    volumes.map(|(part, device)| judge_volume(&part, device, roots)).collect()
 }
 
-fn judge_volume(part: String, device: &str, roots: &Roots) -> Finding {
-    let finding = |presence, evidence: String, lost: &str, cure: String| Finding {
-        part,
-        purpose: "slots of an array, by the lengths of its disks' queues".into(),
-        presence,
-        evidence,
-        lost: lost.into(),
-        cure,
+fn judge_volume(part: &str, device: &str, roots: &Roots) -> Finding {
+    let finding = |presence, evidence, lost: &str, cure| {
+        let purpose = "slots of an array, by the lengths of its disks' queues";
+        Finding::new(part, purpose, presence, [evidence, lost.into(), cure])
     };
     let lost = "requests of the volume cannot be throttled";
     match queue::find(roots, device) {
@@ -57,13 +53,9 @@ fn length(queue: &Queue) -> Result<String, String> {
 /// The finding about one address of etcd. `answer`: the number of members that etcd knows, or the reason why it does not
 /// answer.
 pub fn judge_etcd(endpoint: &str, answer: &Result<u64, String>) -> Finding {
-    let finding = |presence, evidence, lost: &str, cure| Finding {
-        part: endpoint.to_owned(),
-        purpose: "slots decided together with other hosts".into(),
-        presence,
-        evidence,
-        lost: lost.into(),
-        cure,
+    let finding = |presence, evidence, lost: &str, cure| {
+        let purpose = "slots decided together with other hosts";
+        Finding::new(endpoint, purpose, presence, [evidence, lost.into(), cure])
     };
     match answer {
         Ok(members) => finding(

@@ -30,6 +30,9 @@ const READ_ONLY: [&str; 4] = ["erofs", "iso9660", "squashfs", "udf"];
 /// Levels of md arrays whose threads write in place of the groups.
 const PARITY: [&str; 3] = ["raid4", "raid5", "raid6"];
 
+/// Name of the finding about a multipath device above a disk.
+const MULTIPATH: &str = "multipath";
+
 const PURPOSE: &str = "limits of control groups for a latency target";
 const UNCOUNTED: &str = "buffered writes count for no group, so that no group is throttled for them";
 
@@ -41,14 +44,10 @@ pub fn judge(config: &Config, roots: &Roots, groups: &Path) -> Vec<Finding> {
         return findings;
     }
     if groups.join("blkio").is_dir() || groups.join("blkio,io").is_dir() {
-        findings.push(Finding {
-            part: V1.into(),
-            purpose: PURPOSE.into(),
-            presence: Presence::Missing,
-            evidence: format!("{} is the block controller of cgroup v1", groups.join("blkio").display()),
-            lost: format!("no group is limited: v1 limits direct requests only, and {UNCOUNTED}"),
-            cure: "boot with systemd.unified_cgroup_hierarchy=1 cgroup_no_v1=all".into(),
-        });
+        let evidence = format!("{} is the block controller of cgroup v1", groups.join("blkio").display());
+        let lost = format!("no group is limited: v1 limits direct requests only, and {UNCOUNTED}");
+        let cure = "boot with systemd.unified_cgroup_hierarchy=1 cgroup_no_v1=all".to_owned();
+        findings.push(Finding::new(V1, PURPOSE, Presence::Missing, [evidence, lost, cure]));
     }
     let mut names = Names::default();
     if config.local.values().any(LocalConfig::needs_names) {
@@ -56,14 +55,9 @@ pub fn judge(config: &Config, roots: &Roots, groups: &Path) -> Vec<Finding> {
         names.refresh(roots, groups, NAMES_LIMIT);
     }
     if let Some(why) = names.unmarked() {
-        findings.push(Finding {
-            part: MARKS.into(),
-            purpose: PURPOSE.into(),
-            presence: Presence::Missing,
-            evidence: why.to_owned(),
-            lost: "no pod belongs to a tenant by a label or annotation".into(),
-            cure: "start the container runtime, or mount its CRI socket into the agent's container".into(),
-        });
+        let lost = "no pod belongs to a tenant by a label or annotation".to_owned();
+        let cure = "start the container runtime, or mount its CRI socket into the agent's container".to_owned();
+        findings.push(Finding::new(MARKS, PURPOSE, Presence::Missing, [why.to_owned(), lost, cure]));
     }
     let devices = config.local.values().filter_map(|local| stack::find(roots, &local.device).ok());
     let named: Vec<DeviceNumber> = devices.map(|limited| limited.number).collect();
@@ -85,9 +79,8 @@ pub(super) fn is_about(finding: &Finding, device: &str) -> bool {
     finding.part.strip_suffix(device).is_some_and(|part| part.ends_with(" of "))
 }
 
-fn finding(part: &str, device: &str, [evidence, lost, cure]: [String; 3]) -> Finding {
-    let presence = Presence::Unsuitable;
-    Finding { part: format!("{part} of {device}"), purpose: PURPOSE.into(), presence, evidence, lost, cure }
+fn finding(part: &str, device: &str, texts: [String; 3]) -> Finding {
+    Finding::new(&format!("{part} of {device}"), PURPOSE, Presence::Unsuitable, texts)
 }
 
 /// Other mechanisms of the kernel that make requests on the device wait.
@@ -140,7 +133,7 @@ fn throttles(device: &str, limited: &Limited, roots: &Roots, groups: &Path) -> V
             device,
             [
                 format!("{} is {}", path.display(), value(&path)),
-                "where reads take longer, buffered writes of all groups wait, also of groups that are not noisy".into(),
+                "when reads take longer than this, the kernel delays buffered writes of all groups, also of groups that are not noisy".into(),
                 format!("echo 0 > {}", path.display()),
             ],
         ));
@@ -157,8 +150,9 @@ fn statistics(device: &str, limited: &Limited, roots: &Roots) -> Option<Finding>
     Some(finding("statistics", device, [evidence, lost.into(), format!("echo 1 > {}", path.display())]))
 }
 
-/// A finding about the topmost device of dm-crypt, or md array with parity, that lies on the device: its threads submit writes
-/// in place of the groups. `named`: devices of the configuration; a layer among them limits groups itself.
+/// A finding about the topmost device of dm-crypt or multipath, or md array with parity, that lies on the device: its threads
+/// submit writes in place of the groups, or multipath hands over requests behind the place where the kernel limits groups.
+/// `named`: devices of the configuration; a layer among them limits groups itself.
 fn layer(device: &str, limited: &Limited, named: &[DeviceNumber], roots: &Roots) -> Option<Finding> {
     let value = |number: &DeviceNumber, file: &str| {
         roots::value(&roots.sys.join(format!("dev/block/{number}")).join(file)).ok().flatten().unwrap_or_default()
@@ -167,7 +161,9 @@ fn layer(device: &str, limited: &Limited, named: &[DeviceNumber], roots: &Roots)
         let uuid = value(number, "dm/uuid");
         let is_crypt = uuid.starts_with("CRYPT-") && !uuid.starts_with("CRYPT-VERITY");
         let is_parity = PARITY.contains(&value(number, "md/level").as_str());
-        if is_crypt { Some("dm-crypt") } else { is_parity.then_some("md") }
+        let is_multipath = uuid.starts_with("mpath-");
+        let of_mapper = if is_crypt { Some("dm-crypt") } else { is_multipath.then_some(MULTIPATH) };
+        of_mapper.or(is_parity.then_some("md"))
     };
     let above = stack::above(roots, &limited.timed);
     // Layers come from below: at a lower one groups are not told apart either.
@@ -178,10 +174,14 @@ fn layer(device: &str, limited: &Limited, named: &[DeviceNumber], roots: &Roots)
     let name = link.as_deref().and_then(Path::file_name).and_then(std::ffi::OsStr::to_str).unwrap_or_default();
     let mapped = value(number, "dm/name");
     let path = if mapped.is_empty() { format!("/dev/{name}") } else { format!("/dev/mapper/{mapped}") };
-    let evidence = format!("{path} lies on it, and threads of {kind} write there in place of the groups");
-    let lost = "writes through it count for no group, so that no group is throttled for them";
+    let (how, requests) = match kind {
+        MULTIPATH => ("its requests come there behind the limits of groups".to_owned(), "requests"),
+        _ => (format!("threads of {kind} write there in place of the groups"), "writes"),
+    };
+    let evidence = format!("{path} lies on it, and {how}");
+    let lost = format!("{requests} through it count for no group, so that no group is throttled for them");
     let cure = format!("name {path} in devices of the pool, beside {device} or instead of it");
-    Some(finding(kind, device, [evidence, lost.into(), cure]))
+    Some(finding(kind, device, [evidence, lost, cure]))
 }
 
 /// Number of the first of the devices for which `qos`, the file `io.cost.qos`, enables io.cost.

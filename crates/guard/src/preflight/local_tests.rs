@@ -96,6 +96,7 @@ fn throttles_of_the_paths_of_nvme_multipath_are_named() {
 fn layers_whose_threads_write_in_place_of_the_groups_are_named() {
     for (name, number, file, text, kind, path) in [
         ("ekdm-8", "4088:8", "dm/uuid", "CRYPT-LUKS2-1-secret", "dm-crypt of ek0", "/dev/mapper/secret"),
+        ("ekdm-7", "4088:7", "dm/uuid", "mpath-36001", "multipath of ek0", "/dev/mapper/secret"),
         ("ekmd-9", "4088:9", "md/level", "raid5", "md of ek0", "/dev/ekmd-9"),
     ] {
         let host = Host::new("layers");

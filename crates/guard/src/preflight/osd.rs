@@ -129,13 +129,8 @@ impl Scheduling {
 
 /// The finding for the OSD called `name`, from its answer `asked`.
 pub fn judge(name: &str, asked: &Result<Scheduling, Error>) -> Finding {
-    let finding = |presence, evidence: String, lost: String, cure: String| Finding {
-        part: name.to_owned(),
-        purpose: "a throttle whose effect clients notice".into(),
-        presence,
-        evidence,
-        lost,
-        cure,
+    let finding = |presence, evidence, lost, cure| {
+        Finding::new(name, "a throttle whose effect clients notice", presence, [evidence, lost, cure])
     };
     let scheduling = match asked {
         Ok(scheduling) => scheduling,

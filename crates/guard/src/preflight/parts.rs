@@ -78,7 +78,7 @@ fn kernel_part([name, symbol, module, purpose, lost]: [&str; 5], evidence: &Evid
         (Presence::Missing, "neither loaded nor installed".to_owned(), cure)
     };
     let lost = if presence == Presence::Present { "" } else { lost };
-    Finding { part: name.into(), purpose: purpose.into(), presence, evidence: from, lost: lost.into(), cure }
+    Finding::new(name, purpose, presence, [from, lost.into(), cure])
 }
 
 /// True if a part is present, or the kernel loads it when it is needed.
@@ -110,14 +110,7 @@ fn one_way_is_enough(findings: &mut [Finding]) -> bool {
 fn simple(part: &str, purpose: &str, there: bool, evidence: &str, lost: &str, cure: &str) -> Finding {
     let presence = if there { Presence::Present } else { Presence::Missing };
     let when_missing = |text: &str| if there { String::new() } else { text.to_owned() };
-    Finding {
-        part: part.into(),
-        purpose: purpose.into(),
-        presence,
-        evidence: evidence.into(),
-        lost: when_missing(lost),
-        cure: when_missing(cure),
-    }
+    Finding::new(part, purpose, presence, [evidence.into(), when_missing(lost), when_missing(cure)])
 }
 
 /// The finding, with an unsuitable part in place of a missing one.

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use rustix::io::Errno;
 
 use super::diskstats::DeviceNumber;
-use crate::bpf::{Assembler, Do, Label, Map, Program, R0, R1, R2, R10, Sees, When};
+use crate::bpf::{Assembler, Label, Map, Program, R0, R1, R2, Sees, When};
 use crate::error::{Error, Fault};
 
 /// Folders in which tracefs may be mounted.
@@ -112,8 +112,7 @@ pub(super) fn formats<const N: usize>(folders: &[PathBuf], names: [&str; N]) -> 
 /// program jumps to `otherwise`.
 pub(super) fn look_up(p: &mut Assembler, map: &Map, key: i16, otherwise: Label) {
     p.load_map(R1, map);
-    p.set(R2, R10);
-    p.alu(Do::Add, R2, i32::from(key));
+    p.on_stack(R2, key);
     p.call(MAP_LOOKUP);
     p.jump_when(When::Equal, R0, 0, otherwise);
 }

@@ -15,14 +15,9 @@ pub struct Moved {
 impl Moved {
     /// The totals in `folder`, which is an access list's `lun_N/statistics/scsi_auth_intr`; `None` if they cannot be read.
     pub fn read(folder: &Path) -> Option<Self> {
-        let total = |name: &str| parse(&std::fs::read_to_string(folder.join(name)).ok()?);
+        let total = |name: &str| std::fs::read_to_string(folder.join(name)).ok()?.trim().parse::<u64>().ok();
         Some(Self { read_mib: total("read_mbytes")?, written_mib: total("write_mbytes")? })
     }
-}
-
-/// Parses a file that holds one number; `None` if it holds something else.
-fn parse(text: &str) -> Option<u64> {
-    text.trim().parse().ok()
 }
 
 #[cfg(test)]

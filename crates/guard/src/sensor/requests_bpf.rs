@@ -13,7 +13,7 @@
 //! such as flushes, the later one alone is followed.
 
 use super::events::{CLOCK, CURRENT_CGROUP, Format, MAP_DELETE, MAP_UPDATE, RING_OUTPUT, end, look_up};
-use crate::bpf::{Assembler, Do, Label, Map, R0, R1, R2, R3, R4, R6, R7, R8, R9, R10, Register, Size, When};
+use crate::bpf::{Assembler, Do, Label, Map, R0, R1, R2, R3, R4, R6, R7, R8, R9, R10, Size, When};
 
 /// Length of a disk's number, the value of a chosen device in the map `devices`; the device's number is the key.
 pub(super) const DEVICE_BYTES: usize = 4;
@@ -97,12 +97,6 @@ fn identify(p: &mut Assembler, format: &Format, devices: &Map, pass: Label) {
     p.store(Size::Word, R10, KEY + 4, R7);
 }
 
-/// Sets an argument of a helper function to the address of a place on the stack.
-fn on_stack(p: &mut Assembler, argument: Register, place: i16) {
-    p.set(argument, R10);
-    p.alu(Do::Add, argument, i32::from(place));
-}
-
 /// Emits the end of a program that walks over the bios of a request, from the last to the first, with the request's first sector
 /// in R7. For each that is in flight `each` is emitted once, with the bio's key at `KEY` and the address of its figures in R0; it
 /// leaves the bio's first sector in R1, and R7 and R9 as they are.
@@ -139,8 +133,8 @@ pub(super) fn at_queue(format: &Format, maps: &Maps<'_>) -> Assembler {
     p.call(CLOCK);
     p.store(Size::Double, R10, BIO + ARRIVAL, R0);
     p.load_map(R1, maps.in_flight);
-    on_stack(&mut p, R2, KEY);
-    on_stack(&mut p, R3, BIO);
+    p.on_stack(R2, KEY);
+    p.on_stack(R3, BIO);
     // In place of a bio that was never seen to complete.
     p.set(R4, 0);
     p.call(MAP_UPDATE);
@@ -193,10 +187,10 @@ pub(super) fn at_completion(format: &Format, maps: &Maps<'_>) -> Assembler {
             p.store(Size::Double, R10, RECORD + offset, R1);
         }
         p.load_map(R1, maps.in_flight);
-        on_stack(p, R2, KEY);
+        p.on_stack(R2, KEY);
         p.call(MAP_DELETE);
         p.load_map(R1, maps.ring);
-        on_stack(p, R2, RECORD);
+        p.on_stack(R2, RECORD);
         p.set(R3, i32::from(RECORD_BYTES));
         p.set(R4, NO_WAKEUP);
         p.call(RING_OUTPUT);

@@ -122,10 +122,8 @@ fn at_queue(format: &Format, devices: &Map, reads: &Map, cgroups: Option<&Map>) 
     p.call(CLOCK);
     p.store(Size::Double, R10, BEGAN, R0);
     p.load_map(R1, reads);
-    for (argument, place) in [(R2, READ), (R3, BEGAN)] {
-        p.set(argument, R10);
-        p.alu(Do::Add, argument, i32::from(place));
-    }
+    p.on_stack(R2, READ);
+    p.on_stack(R3, BEGAN);
     // Whatever was there: a read that was never seen to complete.
     p.set(R4, 0);
     p.call(MAP_UPDATE);
@@ -143,8 +141,7 @@ fn at_completion(format: &Format, reads: &Map, histograms: &Map) -> Assembler {
     p.load(Size::Double, R1, R0, 8);
     p.store(Size::Word, R10, NUMBER, R1);
     p.load_map(R1, reads);
-    p.set(R2, R10);
-    p.alu(Do::Add, R2, i32::from(READ));
+    p.on_stack(R2, READ);
     p.call(MAP_DELETE);
     p.call(CLOCK);
     p.set(R8, R0);

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use evenkeel_record::{Origin, head};
 
+use crate::base::spelled::spelled;
 use crate::base::{build, process};
 
 /// Time limit of one command: far above the duration of a full test run.
@@ -28,6 +29,15 @@ pub struct Page {
 }
 
 impl Page {
+    /// The page that has the name of a value of the command line, such as a lab. `kind` begins its heading, and the value's help
+    /// says what is run.
+    pub fn of(kind: &str, value: &impl clap::ValueEnum, seed: Option<u64>) -> Self {
+        let name = spelled(value);
+        let help = value.to_possible_value().and_then(|value| Some(value.get_help()?.to_string()));
+        let what = help.unwrap_or_default().trim_end_matches('.').to_owned() + ".";
+        Self { title: format!("{kind}: {name}"), name, what, seed }
+    }
+
     /// Runs this program again with its arguments, but without `--record`, and writes the page. True if the run succeeds.
     ///
     /// # Errors

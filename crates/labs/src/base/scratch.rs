@@ -1,6 +1,8 @@
 //! Temporary directories that are removed when their owner is dropped.
 
 use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -22,6 +24,14 @@ pub(crate) fn remove_all() {
     for path in std::mem::take(&mut *live()) {
         let _ = std::fs::remove_dir_all(path);
     }
+}
+
+/// Makes a file of so many MiB, full of data.
+pub(crate) fn make_full_file(path: &Path, mib: u64) -> Result<()> {
+    let mut file = File::create(path).with_context(|| format!("cannot make {}", path.display()))?;
+    let piece = vec![0x5a; 1 << 20];
+    (0..mib).try_for_each(|_| file.write_all(&piece))?;
+    Ok(file.sync_all()?)
 }
 
 /// A temporary directory, which is removed on drop unless it is to be kept. It lies on a disk (`/tmp` is often in memory,

@@ -105,13 +105,9 @@ pub(crate) struct Setup<'a> {
     pub(crate) address: &'a Address,
 }
 
-/// Starts a server with its files in `dir`, and waits until it answers. The server's output goes to `dir/NAME.log`.
-pub(crate) fn start(setup: &Setup<'_>, dir: &Path) -> Result<Running> {
-    start_with(setup, None, dir)
-}
-
-/// Like [`start`], with a folder of certificates for Evenkeel and nbdkit, so that clients may connect with TLS or without.
-pub(crate) fn start_with(setup: &Setup<'_>, certificates: Option<&Path>, dir: &Path) -> Result<Running> {
+/// Starts a server with its files in `dir`, and waits until it answers. The server's output goes to `dir/NAME.log`. With a folder
+/// of certificates, clients of Evenkeel and nbdkit may connect with TLS or without.
+pub(crate) fn start(setup: &Setup<'_>, certificates: Option<&Path>, dir: &Path) -> Result<Running> {
     let Setup { server, binary, storage, address } = *setup;
     std::fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))?;
     let mut command = match server {

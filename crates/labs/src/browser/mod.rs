@@ -137,8 +137,10 @@ pub(crate) fn run(lab: &mut Lab, options: &Options) -> Result<()> {
     let took = browser.wait_for("document.getElementById('lost').hidden && document.body.dataset.status === 'live'")?;
     lab.passed("and_found_again", &format!("{:.1} s after it served again", took.as_secs_f64()));
     let gaps = "document.getElementById('gaps').textContent";
-    browser.wait_for(&format!("{gaps}.includes('No record from') && {gaps}.includes('kill -9')"))?;
-    lab.passed("and_the_gap_is_named", &browser.text(gaps)?);
+    let named = browser.wait_for(&format!("{gaps}.includes('No record from') && {gaps}.includes('kill -9')"));
+    let told = browser.text(gaps)?;
+    named.with_context(|| format!("the page says {told:?}"))?;
+    lab.passed("and_the_gap_is_named", &told);
     drop(clients);
     let agent = Agent::start(&options.binary, scratch.path())?;
     browser.open(&agent.page())?;

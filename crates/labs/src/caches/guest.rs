@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use super::stage::{self, Cached, Kept, Kind, Tenant, measure};
 use crate::base::process;
+use crate::base::spelled::spelled;
 use crate::check::figures::Figures;
 use crate::check::steps::{self, Plan};
 use crate::machine::guard::{self, Guard};
@@ -223,21 +224,21 @@ fn watch(
 /// Checks that the agent reports the kind of the cached device and the cache's work in the direction of the tenants' requests,
 /// and that `guard discover` finds the device.
 fn knows_what_it_is(agent: &Agent, cached: &Cached) -> Result<()> {
-    let (state, kind) = (agent.state()?, cached.kind);
+    let (state, kind) = (agent.state()?, spelled(&cached.kind));
     // bcache does not tell reads and writes apart.
     let counter = if agent.direction == "write" { "write_hits_total" } else { "read_hits_total" };
     let hits = state["cache"][counter].as_u64();
-    ensure!(state["kind"] == kind.name() && hits.is_some_and(|hits| hits > 0), "the agent says {state}");
+    ensure!(state["kind"] == kind && hits.is_some_and(|hits| hits > 0), "the agent says {state}");
     let discovered = process::json(Command::new(&agent.guard.binary).args(["guard", "discover", "--json"]))?;
     let entries = discovered["cached"].as_array().map_or(&[][..], Vec::as_slice);
     let found = entries.iter().any(|entry| {
         let name = entry["name"].as_str().unwrap_or_default();
-        entry["kind"] == kind.name()
+        entry["kind"] == kind
             && std::fs::read_to_string(format!("/sys/class/block/{name}/dev"))
                 .is_ok_and(|number| number.trim() == cached.number)
     });
     ensure!(found, "guard discover found {entries:?}");
-    println!("lab: {} of {}: {hits:?}", counter, kind.name());
+    println!("lab: {counter} of {kind}: {hits:?}");
     Ok(())
 }
 

@@ -24,7 +24,7 @@ pub(crate) fn run(lab: &mut Lab, options: &Options) -> Result<()> {
     let expected = guest::steps(&plan);
     ensure!(expected > 0, "no step has {:?} in its name", options.only);
     let scratch = Scratch::kept_if(options.keep, "caches")?;
-    let mut machine = vm::Machine::caches(&options.build, &scratch, options.verbose)?;
+    let mut machine = vm::Machine::new(vm::CACHES, &options.build, &scratch, options.verbose)?;
     let script = options.lean_guest_script(&scratch, "caches", &plan.arguments())?;
     let guest = machine.boot(&kernel::with_tools(&tools, &script), &[])?;
     steps::report(lab, guest, plan.limit(LIMIT), expected)

@@ -21,7 +21,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::base::process::Running;
 use crate::base::random::xorshift;
-use crate::machine::devices::{CONFIG, lvm, make_disk, remove_disk};
+use crate::machine::devices::{lvm, make_disk, remove_disk};
 use crate::machine::guest::{GROUPS, in_group, put, tool, until};
 
 const MIB: u64 = 1 << 20;
@@ -46,8 +46,8 @@ const DM_NAME: &str = "hyb";
 /// Time limit until a new device is ready.
 const READY_LIMIT: Duration = Duration::from_secs(60);
 
-/// The driver that combines the two devices.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// The driver that combines the two devices. Its spelling is its name in the agent's reports.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(super) enum Kind {
     DmCache,
     DmWritecache,
@@ -55,15 +55,6 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    /// The driver's name in the agent's reports.
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::DmCache => "dm-cache",
-            Self::DmWritecache => "dm-writecache",
-            Self::Bcache => "bcache",
-        }
-    }
-
     /// The direction of the requests, guarantees and limits of tenants on such a device: `read` or `write`.
     pub(super) fn direction(self) -> &'static str {
         if self == Self::DmWritecache { "write" } else { "read" }
@@ -86,11 +77,8 @@ pub(super) struct Cached {
     disks: Vec<String>,
 }
 
-/// Mounts the file systems that the stage needs.
+/// Mounts the control groups.
 pub(super) fn build() -> Result<()> {
-    if !Path::new(CONFIG).join("nullb").exists() {
-        tool("mount", &["-t", "configfs", "configfs", CONFIG])?;
-    }
     tool("mount", &["-t", "cgroup2", "cgroup2", GROUPS])?;
     put(format!("{GROUPS}/cgroup.subtree_control"), "+io")
 }

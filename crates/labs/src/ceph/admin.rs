@@ -17,13 +17,9 @@ const LENGTH_BYTES: usize = 4;
 const THREAD: &str = "admin_socket";
 
 /// The admin socket of one OSD, given by its path.
-pub(crate) struct Admin(PathBuf);
+pub(crate) struct Admin(pub(super) PathBuf);
 
 impl Admin {
-    pub(crate) fn new(path: PathBuf) -> Self {
-        Self(path)
-    }
-
     /// A connection to the socket, whose reads and writes have the time limit [`LIMIT`].
     fn connect(&self) -> Result<UnixStream> {
         let stream =

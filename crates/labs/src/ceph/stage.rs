@@ -166,7 +166,7 @@ impl Stage {
 
     /// A client for the admin socket of the OSD with this number.
     pub(crate) fn admin(&self, osd: usize) -> Admin {
-        Admin::new(self.cluster.socket(osd))
+        Admin(self.cluster.socket(osd))
     }
 
     /// Requests per second that reach the first OSD's device, measured over `time`. (Clients' bytes would be less exact: they are

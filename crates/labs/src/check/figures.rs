@@ -12,29 +12,10 @@ use serde::Serialize;
 /// Number of times that a step which measures figures is run with `--full`.
 pub(crate) const REPEATS: u64 = 5;
 
-/// The side of its limits on which a figure must lie.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Side {
-    AtMost,
-    AtLeast,
-}
-
-impl Side {
-    /// True if `value` lies on this side of `limit` or equals it; false for NaN.
-    fn holds(self, value: f64, limit: f64) -> bool {
-        match self {
-            Self::AtMost => value <= limit,
-            Self::AtLeast => value >= limit,
-        }
-    }
-
-    fn sign(self) -> &'static str {
-        match self {
-            Self::AtMost => "<=",
-            Self::AtLeast => ">=",
-        }
-    }
-}
+/// The side of its limits on which a figure must lie: the sign of the comparison, and the comparison, which is false for NaN.
+type Side = (&'static str, fn(&f64, &f64) -> bool);
+const AT_MOST: Side = ("<=", f64::le);
+const AT_LEAST: Side = (">=", f64::ge);
 
 /// A figure, with its value in each repeat of the step.
 #[derive(Debug, Clone)]
@@ -51,12 +32,12 @@ impl Figure {
     }
 
     fn is_met(&self) -> bool {
-        self.side.holds(self.median(), self.bound)
+        (self.side.1)(&self.median(), &self.bound)
     }
 
     /// The figure as a line of text: `settled_ms 17.70 (bar <= 23.00, met)`, with all values if there are several.
     fn line(&self) -> String {
-        let Self { name, side, bound, values } = self;
+        let Self { name, side: (sign, _), bound, values } = self;
         let of = match &values[..] {
             [_] => String::new(),
             several => {
@@ -65,7 +46,7 @@ impl Figure {
             }
         };
         let verdict = if self.is_met() { "met" } else { "MISSED" };
-        format!("{name} {:.2}{of} (bar {} {bound:.2}, {verdict})", self.median(), side.sign())
+        format!("{name} {:.2}{of} (bar {sign} {bound:.2}, {verdict})", self.median())
     }
 }
 
@@ -82,12 +63,12 @@ pub(crate) struct Figures {
 impl Figures {
     /// Records a figure that must be small: at most `sure` in every repeat, and at most `bound` in the median.
     pub(crate) fn at_most(&mut self, name: &str, value: f64, sure: f64, bound: f64) {
-        self.take(name, Side::AtMost, value, sure, bound);
+        self.take(name, AT_MOST, value, sure, bound);
     }
 
     /// Records a figure that must be large: at least `sure` in every repeat, and at least `bound` in the median.
     pub(crate) fn at_least(&mut self, name: &str, value: f64, sure: f64, bound: f64) {
-        self.take(name, Side::AtLeast, value, sure, bound);
+        self.take(name, AT_LEAST, value, sure, bound);
     }
 
     /// Records a value without limits, which only [`Self::median`] returns.
@@ -96,8 +77,9 @@ impl Figures {
     }
 
     fn take(&mut self, name: &str, side: Side, value: f64, sure: f64, bound: f64) {
-        if !side.holds(value, sure) {
-            self.broken.push(format!("{name} {value:.2} is not {} {sure:.2}", side.sign()));
+        let (sign, holds) = side;
+        if !holds(&value, &sure) {
+            self.broken.push(format!("{name} {value:.2} is not {sign} {sure:.2}"));
         }
         match self.figures.iter_mut().find(|figure| figure.name == name) {
             Some(figure) => figure.values.push(value),

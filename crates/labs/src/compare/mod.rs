@@ -15,7 +15,6 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use clap::ValueEnum as _;
 use evenkeel_record::machine;
 use serde::Serialize;
 
@@ -87,10 +86,7 @@ pub struct Args {
 impl Args {
     /// The page of results that this comparison writes; `None` without `--record`.
     pub fn page(&self) -> Option<Page> {
-        let name = spelled(&self.subject);
-        let what = self.subject.to_possible_value()?.get_help()?.to_string();
-        let title = format!("Comparison: {name}");
-        self.record.then(|| Page { name, title, what: what.trim_end_matches('.').to_owned() + ".", seed: None })
+        self.record.then(|| Page::of("Comparison", &self.subject, None))
     }
 }
 
@@ -329,7 +325,7 @@ struct Contender<'a> {
 impl Contender<'_> {
     fn start(&self) -> Result<Running> {
         let setup = Setup { server: &self.server, binary: self.binary, storage: self.storage, address: &self.address };
-        servers::start_with(&setup, self.certificates, &self.dir)
+        servers::start(&setup, self.certificates, &self.dir)
     }
 }
 

@@ -60,7 +60,7 @@ pub(crate) fn load(binary: &Path, subjects: &[Subject]) -> Result<()> {
         let storage = storage(subject, &device, &name, true)?;
         let address = Address::Unix(work_dir(&format!("{name}.sock")));
         let setup = Setup { server: &subject.server, binary, storage: &storage, address: &address };
-        servers.push(servers::start(&setup, &work_dir(&name))?);
+        servers.push(servers::start(&setup, None, &work_dir(&name))?);
         let mut writer = Command::new(&own);
         writer.args(["guest", "write", "--socket", &address.plain(), "--device", &name, "--journal"]);
         writer.arg(Path::new(SHARE).join(format!("{name}.journal")));
@@ -92,7 +92,7 @@ pub(crate) fn check(binary: &Path, cuts: &[String]) -> Result<()> {
         let storage = storage(&subject, &disk(index), &name, false)?;
         let address = Address::Unix(work_dir(&format!("{name}.sock")));
         let setup = Setup { server: &subject.server, binary, storage: &storage, address: &address };
-        let server = servers::start(&setup, &work_dir(&name))?;
+        let server = servers::start(&setup, None, &work_dir(&name))?;
         let broken = compare(&mut Client::connect(&address.plain(), servers::EXPORT, CONNECT_LIMIT)?, &owed)?;
         println!("lab: checked {index} owed {} broken {}", owed.len(), broken.len());
         if let Some(first) = broken.first() {

@@ -20,7 +20,7 @@ use crate::base::servers::Server;
 use crate::base::spelled::spelled;
 use crate::check::journal::Journal;
 use crate::check::run::{Lab, Options};
-use crate::machine::vm::Machine;
+use crate::machine::vm::{self, Machine};
 
 /// Size of a device with a file system, in bytes.
 const FILE_SYSTEM_BYTES: usize = 96 << 20;
@@ -91,7 +91,7 @@ impl Trial {
 pub(crate) fn run(lab: &mut Lab, options: &Options) -> Result<()> {
     let scratch = Scratch::kept_if(options.keep, "durability")?;
     let dir = scratch.path().to_owned();
-    let mut machine = Machine::new(&options.build, &scratch, options.verbose)?;
+    let mut machine = Machine::new(vm::PLAIN, &options.build, &scratch, options.verbose)?;
     let server = options.server;
     let mut subjects = [false, true].map(|file| Subject { server, file }).to_vec();
     if server == Server::Evenkeel {

@@ -28,6 +28,16 @@ pub(crate) struct Findings {
     pub(crate) first_broken: Option<String>,
 }
 
+impl Findings {
+    /// Counts a write as a FLUSH and as a FUA write if it is one.
+    fn count(&mut self, entry: &Entry) {
+        if let Entry::Write { flush, fua, .. } = entry {
+            self.flushes += u64::from(*flush);
+            self.fua_writes += u64::from(*fua);
+        }
+    }
+}
+
 /// The disk after the replay of a prefix of the log.
 #[derive(Debug)]
 pub(crate) struct Disk {
@@ -36,11 +46,6 @@ pub(crate) struct Disk {
 }
 
 impl Disk {
-    /// A disk of `bytes` bytes that contains only zeros.
-    pub(crate) fn new(bytes: usize) -> Self {
-        Self { image: vec![0; bytes] }
-    }
-
     /// Applies an entry of the log. Returns the range of bytes that the entry changed.
     pub(crate) fn apply(&mut self, entry: &Entry) -> Result<std::ops::Range<usize>> {
         let (offset, bytes) = match entry {
@@ -71,7 +76,7 @@ impl Disk {
 /// acknowledged before the mark.
 pub(crate) fn judge(log: &Path, disk_bytes: usize, journal: &Journal) -> Result<Findings> {
     let mut log = Log::open(log)?;
-    let mut disk = Disk::new(disk_bytes);
+    let mut disk = Disk { image: vec![0; disk_bytes] };
     let mut owed = vec![0; disk_bytes / SECTOR];
     let mut broken = BTreeSet::new();
     let mut found = Findings { entries: log.len(), ..Findings::default() };
@@ -92,11 +97,7 @@ pub(crate) fn judge(log: &Path, disk_bytes: usize, journal: &Journal) -> Result<
                     }
                 }
             }
-            Entry::Write { flush, fua, .. } => {
-                found.flushes += u64::from(*flush);
-                found.fua_writes += u64::from(*fua);
-            }
-            Entry::Discard { .. } => {}
+            other => found.count(other),
         }
         let changed = disk.apply(&entry)?;
         suspects.extend((changed.start / SECTOR) as u64..changed.end.div_ceil(SECTOR) as u64);
@@ -123,11 +124,7 @@ pub(crate) fn survey(log: &Path, journal: &Journal) -> Result<Findings> {
     while let Some(entry) = log.next()? {
         match entry {
             Entry::Mark(text) => found.marks.extend(text.parse::<u64>()),
-            Entry::Write { flush, fua, .. } => {
-                found.flushes += u64::from(flush);
-                found.fua_writes += u64::from(fua);
-            }
-            Entry::Discard { .. } => {}
+            other => found.count(&other),
         }
     }
     found.promised_sectors = journal.owed_at(found.marks.last().copied().unwrap_or(0)).len() as u64;
@@ -137,7 +134,7 @@ pub(crate) fn survey(log: &Path, journal: &Journal) -> Result<Findings> {
 /// For each of `cuts`, a mark and a file, writes the disk's content at the mark to the file. Marks must ascend.
 pub(crate) fn write_images(log: &Path, disk_bytes: usize, cuts: &[(u64, &Path)]) -> Result<()> {
     let mut log = Log::open(log)?;
-    let mut disk = Disk::new(disk_bytes);
+    let mut disk = Disk { image: vec![0; disk_bytes] };
     let mut cuts = cuts.iter();
     let mut next = cuts.next();
     while let (Some(&(mark, path)), Some(entry)) = (next, log.next()?) {

@@ -23,7 +23,7 @@ use crate::check::policy;
 use crate::check::steps::{self, Plan};
 use crate::machine::devices::{CONFIG, make_disk};
 use crate::machine::guard::{self, Guard, Place};
-use crate::machine::guest::{keep_in_memory, put, tool, until};
+use crate::machine::guest::{keep_in_memory, make_dir, put, until};
 
 const ARRAY: &str = "/dev/array";
 /// Names and status addresses of two agents, which stand for the agents of two hosts. Each controls one disk.
@@ -107,9 +107,6 @@ impl Stage {
 
 /// Builds the stage and runs the steps; runs inside the virtual machine.
 pub(crate) fn run(plan: &Plan) -> Result<()> {
-    if !Path::new(CONFIG).join("nullb").exists() {
-        tool("mount", &["-t", "configfs", "configfs", CONFIG])?;
-    }
     // Serves one request at a time, in the order in which they come.
     let slow = [("irqmode", "2"), ("completion_nsec", "3000000"), ("hw_queue_depth", "1"), ("memory_backed", "0")];
     make_disk("array", 1024, &slow)?;
@@ -124,10 +121,6 @@ pub(crate) fn run(plan: &Plan) -> Result<()> {
         steps::take(plan, name, |figures| step(&stage, figures));
     }
     Ok(())
-}
-
-fn make_dir(path: &str) -> Result<()> {
-    std::fs::create_dir_all(path).with_context(|| format!("cannot make {path}"))
 }
 
 fn link(to: &str, at: &str) -> Result<()> {
@@ -153,7 +146,7 @@ fn scsi_disks() -> Result<[Disk; 2]> {
         let group = format!("{CONFIG}/target/loopback/naa.500140500000000{number}/tpgt_1");
         make_dir(&group)?;
         put(format!("{group}/nexus"), &format!("naa.600140500000000{number}"))?;
-        make_dir(&format!("{group}/lun/lun_0"))?;
+        make_dir(format!("{group}/lun/lun_0"))?;
         link(&store, &format!("{group}/lun/lun_0/array"))?;
         let name = until("SCSI disk", || blocks("sd").into_iter().nth(number as usize - 1))?;
         let setting = format!("/sys/block/{name}/device/queue_depth").into();
@@ -165,11 +158,11 @@ fn scsi_disks() -> Result<[Disk; 2]> {
 /// Makes two NVMe disks, each with a subsystem and a controller of its own, and with one hardware queue.
 fn nvme_disks() -> Result<[Disk; 2]> {
     let root = format!("{CONFIG}/nvmet");
-    make_dir(&format!("{root}/ports/1"))?;
+    make_dir(format!("{root}/ports/1"))?;
     put(format!("{root}/ports/1/addr_trtype"), "loop")?;
     let disk = |number: u32| -> Result<Disk> {
         let subsystem = format!("{root}/subsystems/lab{number}");
-        make_dir(&format!("{subsystem}/namespaces/1"))?;
+        make_dir(format!("{subsystem}/namespaces/1"))?;
         put(format!("{subsystem}/attr_allow_any_host"), "1")?;
         put(format!("{subsystem}/namespaces/1/device_path"), ARRAY)?;
         put(format!("{subsystem}/namespaces/1/enable"), "1")?;

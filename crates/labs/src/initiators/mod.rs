@@ -20,7 +20,7 @@ pub(crate) fn run(lab: &mut Lab, options: &Options) -> Result<()> {
     let expected = guest::steps(&plan);
     ensure!(expected > 0, "no step has {:?} in its name", options.only);
     let scratch = Scratch::kept_if(options.keep, "initiators")?;
-    let mut machine = vm::Machine::initiators(&options.build, &scratch, options.verbose)?;
+    let mut machine = vm::Machine::new(vm::INITIATORS, &options.build, &scratch, options.verbose)?;
     let guest = machine.boot(&options.lean_guest_script(&scratch, "initiators", &plan.arguments())?, &[])?;
     steps::report(lab, guest, plan.limit(LIMIT), expected)
 }

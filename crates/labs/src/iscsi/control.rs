@@ -14,6 +14,7 @@ use super::stage::{
 };
 use crate::base::process;
 use crate::check::figures::Figures;
+use crate::check::steps::Plan;
 use crate::machine::guard::{self, Guard};
 use crate::machine::guest::{follow_tutorial, tool};
 
@@ -228,7 +229,7 @@ pub(super) fn spell(binary: &Path, server: Server, target_ms: u32, seconds: u64)
 
 /// Checks the agent with iSCSI targets that have an uncapped receive window, so that delayed acknowledgements have no effect.
 /// The agent must notice this, delay all packets instead, and report the change.
-pub(super) fn without_effect(binary: &Path, figures: &mut Figures) -> Result<String> {
+pub(super) fn without_effect(Plan { binary, .. }: &Plan, figures: &mut Figures) -> Result<String> {
     const TARGET_MS: u32 = 20;
     /// Longest trial of the agent, in seconds. A trial begins when all hosts have the longest allowed delay.
     const LIMIT_S: u64 = 30;
@@ -291,7 +292,7 @@ pub(super) fn tutorial(binary: &Path) -> Result<String> {
 
 /// Compares a percentile of the read latency that the agent measures with the figure of the load generator. Reads arrive at
 /// random times, and wait for each other on the slow device.
-pub(super) fn percentile(binary: &Path, figures: &mut Figures) -> Result<String> {
+pub(super) fn percentile(Plan { binary, .. }: &Plan, figures: &mut Figures) -> Result<String> {
     const TRACING: &str = "/sys/kernel/tracing";
     /// Option of fio for the rate of each job, in requests per second; the device serves 333 requests per second.
     const RATE: &str = "--rate_iops=40";

@@ -74,38 +74,24 @@ const STEPS: [(Machine, &str, Step); 29] = [
     }),
     (Machine::Delays, "a_client_over_ipv6_is_throttled_and_released", |plan, figures| over_ipv6(&plan.binary, figures)),
     (Machine::Delays, "without_a_window_cap_all_packets_must_wait", |plan, _| uncapped(plan)),
-    (Machine::Delays, "other_clients_are_not_touched", |plan, figures| others::alone(plan, figures)),
-    (Machine::Delays, "clients_that_are_not_held_gain_when_others_are_held", |plan, figures| {
-        others::beside_held(plan, figures)
-    }),
-    (Machine::Delays, "delay_against_rate_limits_and_policing", |plan, figures| baselines::compare(plan, figures)),
-    (Machine::Delays, "the_agent_killed_ends_the_delay_at_once", |plan, figures| killed(&plan.binary, figures)),
-    (Machine::Delays, "agent_and_sentinel_killed_end_the_delay_at_once", |plan, figures| {
-        killed_with_sentinel(&plan.binary, figures)
-    }),
-    (Machine::Delays, "filters_go_whichever_process_is_killed", |plan, figures| {
-        killed_with_filters(&plan.binary, figures)
-    }),
+    (Machine::Delays, "other_clients_are_not_touched", others::alone),
+    (Machine::Delays, "clients_that_are_not_held_gain_when_others_are_held", others::beside_held),
+    (Machine::Delays, "delay_against_rate_limits_and_policing", baselines::compare),
+    (Machine::Delays, "the_agent_killed_ends_the_delay_at_once", killed),
+    (Machine::Delays, "agent_and_sentinel_killed_end_the_delay_at_once", killed_with_sentinel),
+    (Machine::Delays, "filters_go_whichever_process_is_killed", killed_with_filters),
     (Machine::Delays, "what_others_remove_is_made_again", |plan, _| removed_by_others(&plan.binary)),
     (Machine::Delays, "a_killed_sentinel_is_replaced", |plan, _| sentinel_killed(&plan.binary)),
     (Machine::Delays, "a_second_agent_is_refused", |plan, _| second_agent(&plan.binary)),
-    (Machine::Delays, "the_agent_costs_a_busy_device_nothing", |plan, figures| {
-        overhead::of_a_busy_device(plan, figures)
-    }),
-    (Machine::Delays, "the_agent_costs_a_busy_processor_little", |plan, figures| {
-        overhead::of_a_busy_processor(plan, figures)
-    }),
+    (Machine::Delays, "the_agent_costs_a_busy_device_nothing", overhead::of_a_busy_device),
+    (Machine::Delays, "the_agent_costs_a_busy_processor_little", overhead::of_a_busy_processor),
     (Machine::Agent, "the_tutorial_works_as_written", |plan, _| control::tutorial(&plan.binary)),
     (Machine::Agent, "the_policy_of_all_labs_is_enforced", |plan, _| control::shared_policy(&plan.binary)),
     (Machine::Agent, "the_agent_holds_20_ms", |plan, figures| control::agent(&plan.binary, figures, 20)),
     (Machine::Agent, "the_agent_holds_15_ms", |plan, figures| control::agent(&plan.binary, figures, 15)),
     (Machine::Agent, "the_agent_holds_10_ms", |plan, figures| control::agent(&plan.binary, figures, 10)),
-    (Machine::Agent, "a_percentile_is_what_the_load_itself_saw", |plan, figures| {
-        control::percentile(&plan.binary, figures)
-    }),
-    (Machine::Delays, "a_delay_without_effect_is_noticed", |plan, figures| {
-        control::without_effect(&plan.binary, figures)
-    }),
+    (Machine::Agent, "a_percentile_is_what_the_load_itself_saw", control::percentile),
+    (Machine::Delays, "a_delay_without_effect_is_noticed", control::without_effect),
     (Machine::Agent, "clients_of_tgt_are_found_and_held", |plan, _| servers::hold(&plan.binary, Server::Tgt)),
     (Machine::Agent, "the_agent_meets_a_target_on_tgt", |plan, figures| {
         servers::agent(&plan.binary, figures, Server::Tgt)
@@ -275,10 +261,10 @@ fn uncapped(plan: &Plan) -> Result<String> {
 }
 
 /// Checks that the delay is removed after the agent is killed with SIGKILL.
-fn killed(binary: &Path, figures: &mut Figures) -> Result<String> {
+fn killed(plan: &Plan, figures: &mut Figures) -> Result<String> {
     const LIMIT: Duration = Duration::from_secs(10);
     let free = load(1, &["--seconds", "1", "--write"])?;
-    let holding = Holding::start(binary, &[1], 9_500, "all", &[])?;
+    let holding = Holding::start(&plan.binary, &[1], 9_500, "all", &[])?;
     let held = load(1, &["--seconds", "1", "--write"])?;
     ensure!(held.mean_ms > 3.0 * free.mean_ms, "the delay is ineffective: {free:?}, {held:?}");
     holding.running.kill();
@@ -297,7 +283,7 @@ fn as_before(figures: &mut Figures, after_ms: f64, free_ms: f64) {
 }
 
 /// Checks that the BPF program is removed when the process that attached it ends, and not when another process ends.
-fn killed_with_sentinel(binary: &Path, figures: &mut Figures) -> Result<String> {
+fn killed_with_sentinel(Plan { binary, .. }: &Plan, figures: &mut Figures) -> Result<String> {
     let free = load(1, &["--seconds", "0.5", "--write"])?;
     let holding = Holding::start(binary, &[1], 9_500, "all", &[])?;
     let held = load(1, &["--seconds", "0.5", "--write"])?;
@@ -327,7 +313,7 @@ fn filters() -> Result<String> {
 /// Checks the removal of traffic control filters, which outlive the process that made them. They are removed by the sentinel, by
 /// `guard reset` without a journal, and by the next agent; until then delayed packets have a timeout. Filters of other programs
 /// stay.
-fn killed_with_filters(binary: &Path, figures: &mut Figures) -> Result<String> {
+fn killed_with_filters(Plan { binary, .. }: &Plan, figures: &mut Figures) -> Result<String> {
     // Long enough for a busy machine to start a client within it.
     const TIMEOUT: Duration = Duration::from_secs(10);
     const LIMIT: Duration = Duration::from_secs(20);

@@ -47,7 +47,7 @@ pub(crate) fn run(lab: &mut Lab, options: &Options) -> Result<()> {
         let scratch = Scratch::kept_if(options.keep, &format!("iscsi-{}", spelled(machine)))?;
         scratches.push(scratch);
     }
-    let first = vm::Machine::storage_network(&options.build, &scratches[0], options.verbose)?;
+    let first = vm::Machine::new(vm::STORAGE_NETWORK, &options.build, &scratches[0], options.verbose)?;
     let (say, said) = channel();
     // Two processors of the host serve two machines, each of one processor; their time is virtual, so that neither
     // disturbs what the other measures.

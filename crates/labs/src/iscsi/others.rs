@@ -33,6 +33,18 @@ pub(super) fn alone(plan: &Plan, figures: &mut Figures) -> Result<String> {
     Ok(detail)
 }
 
+/// Does `work` while another thread observes.
+fn observed_during<T>(
+    observe: impl Fn() -> Result<Vec<Window>> + Sync,
+    work: impl FnOnce() -> Result<T>,
+) -> Result<(Vec<Window>, T)> {
+    thread::scope(|scope| -> Result<_> {
+        let observer = scope.spawn(&observe);
+        let done = work()?;
+        Ok((observer.join().unwrap_or_else(|_| Err(anyhow::anyhow!("the observer panicked")))?, done))
+    })
+}
+
 /// Repeats the paper's figure 7: four hosts write the same load; three of them are throttled and released. Checks the fourth
 /// host in windows that are short enough to show a drop at the moment at which throttling begins or ends.
 pub(super) fn beside_held(plan: &Plan, figures: &mut Figures) -> Result<String> {
@@ -49,20 +61,12 @@ pub(super) fn beside_held(plan: &Plan, figures: &mut Figures) -> Result<String> 
     thread::sleep(Duration::from_secs(1));
     let started = Instant::now();
     let device = Server::Lio.device(1);
-    let windows = observe(&device, started, count, WINDOW)?;
+    let look = || observe(&device, started, count, WINDOW);
+    let windows = look()?;
     // Observed from its first instruction on: making the queues is part of the question.
-    let (held, holding) = thread::scope(|scope| -> Result<_> {
-        let observer = scope.spawn(|| observe(&device, started, count, WINDOW));
-        let holding = Holding::start(&plan.binary, &[2, 3, 4], 9_500, "all", &[])?;
-        let windows = observer.join().unwrap_or_else(|_| Err(anyhow::anyhow!("the observer panicked")))?;
-        Ok((windows, holding))
-    })?;
-    let (after, dropped) = thread::scope(|scope| -> Result<_> {
-        let observer = scope.spawn(|| observe(&device, started, count, WINDOW));
-        let dropped = holding.stop()?;
-        let windows = observer.join().unwrap_or_else(|_| Err(anyhow::anyhow!("the observer panicked")))?;
-        Ok((windows, dropped))
-    })?;
+    let start = || Holding::start(&plan.binary, &[2, 3, 4], 9_500, "all", &[]);
+    let (held, holding) = observed_during(look, start)?;
+    let (after, dropped) = observed_during(look, || holding.stop())?;
     drop(writers);
     let rates = |windows: &[Window]| -> Vec<f64> { windows.iter().map(|w| w.own_mb_per_s).collect() };
     for (part, windows) in [("free", &windows), ("held", &held), ("free again", &after)] {

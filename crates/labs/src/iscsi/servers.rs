@@ -17,6 +17,7 @@ use super::stage::{
 };
 use crate::base::process::{self, Running};
 use crate::base::servers::{self, EXPORT};
+use crate::base::spelled::spelled;
 use crate::check::figures::Figures;
 use crate::machine::guest::{tool, work_dir};
 
@@ -77,7 +78,7 @@ fn serve(binary: &Path, port: u16, volume: usize) -> Result<Running> {
 fn check_found(binary: &Path, server: Server, host: usize) -> Result<String> {
     let map = process::json(Command::new(binary).args(["guard", "discover", "--json"]))?;
     let links = map["links"].as_array().context("guard discover printed no links")?;
-    let of_it = |link: &&Value| link["server"] == server.name() && link["client"] == address(host).as_str();
+    let of_it = |link: &&Value| link["server"] == spelled(&server) && link["client"] == address(host).as_str();
     let found: Vec<&Value> = links.iter().filter(of_it).collect();
     let [link] = found[..] else { bail!("{} links of {}: {found:?}", found.len(), address(host)) };
     let volume = volume_path(server.volume(host));

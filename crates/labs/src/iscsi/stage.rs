@@ -18,7 +18,7 @@ use anyhow::{Context, Result};
 use crate::base::process;
 use crate::check::figures::Figures;
 use crate::machine::devices::{CONFIG, lvm, make_disk};
-use crate::machine::guest::{self, put, tool};
+use crate::machine::guest::{self, make_dir, put, tool};
 
 /// Number of initiator hosts.
 pub(super) const HOSTS: usize = 4;
@@ -42,17 +42,12 @@ pub(super) const TGT_PORT: u16 = 3261;
 /// Ports of `evenkeel serve`: for the reader's volume, and for the writers' volume.
 pub(super) const NBD_PORTS: [u16; 2] = [10811, 10812];
 
-fn make_dir(path: impl AsRef<Path>) -> Result<()> {
-    let path = path.as_ref();
-    std::fs::create_dir_all(path).with_context(|| format!("cannot make {}", path.display()))
-}
-
 fn ip(arguments: &str) -> Result<()> {
     tool("ip", &arguments.split(' ').collect::<Vec<_>>()).map(|_| ())
 }
 
-/// A server of the hosts' volumes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// A server of the hosts' volumes. Its spelling is its name in the output of `guard discover`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(super) enum Server {
     /// LIO, the kernel's iSCSI target.
     Lio,
@@ -63,15 +58,6 @@ pub(super) enum Server {
 }
 
 impl Server {
-    /// The server's name in the output of `guard discover`.
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::Lio => "lio",
-            Self::Tgt => "tgt",
-            Self::Evenkeel => "evenkeel",
-        }
-    }
-
     /// Number of the logical volume that a host uses.
     pub(super) fn volume(self, host: usize) -> usize {
         match self {
@@ -116,9 +102,6 @@ pub(super) fn address(host: usize) -> String {
 
 /// Builds the slow device, the volumes, the network and the kernel's iSCSI target.
 pub(super) fn build() -> Result<()> {
-    if !Path::new(CONFIG).join("target").exists() {
-        let _ = tool("mount", &["-t", "configfs", "configfs", CONFIG]);
-    }
     let service = SERVICE_NS.to_string();
     let slow = [("blocksize", "512"), ("irqmode", "2"), ("completion_nsec", &*service), ("hw_queue_depth", "1")];
     for (name, settings) in [("slow", &slow[..]), ("fast", &[("blocksize", "512"), ("hw_queue_depth", "64")])] {

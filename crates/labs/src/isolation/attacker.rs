@@ -656,18 +656,20 @@ pub(super) fn tenant_address(number: u32) -> Ipv4Addr {
 /// address are used up after some ten thousand connections.
 fn leave_port_to_connect(socket: &OwnedFd) -> Result<()> {
     let on: libc::c_int = 1;
-    // SAFETY: the descriptor is open, and the option is an integer that outlives the call.
-    let set = unsafe {
-        libc::setsockopt(
-            socket.as_raw_fd(),
-            libc::IPPROTO_IP,
-            libc::IP_BIND_ADDRESS_NO_PORT,
-            std::ptr::from_ref(&on).cast(),
-            size_of_val(&on) as libc::socklen_t,
-        )
-    };
-    anyhow::ensure!(set == 0, "IP_BIND_ADDRESS_NO_PORT: {}", std::io::Error::last_os_error());
-    Ok(())
+    // SAFETY: the option is an integer.
+    unsafe { set_option(socket, libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, &on) }
+        .context("IP_BIND_ADDRESS_NO_PORT")
+}
+
+/// Sets an option of a socket.
+///
+/// # Safety
+/// `T` must be the type of the option.
+unsafe fn set_option<T>(socket: &OwnedFd, level: libc::c_int, option: libc::c_int, value: &T) -> Result<()> {
+    let (value, length) = (std::ptr::from_ref(value).cast(), size_of::<T>() as libc::socklen_t);
+    // SAFETY: the descriptor is open, and the value outlives the call; the caller knows the type.
+    let set = unsafe { libc::setsockopt(socket.as_raw_fd(), level, option, value, length) };
+    if set == 0 { Ok(()) } else { Err(std::io::Error::last_os_error().into()) }
 }
 
 /// Makes a socket drop every packet that arrives. The acknowledgements of a vanished host are lost, too.
@@ -675,18 +677,8 @@ fn drop_packets(socket: &OwnedFd) -> Result<()> {
     // The program returns the number of bytes of a packet to keep: 0.
     let mut nothing = libc::sock_filter { code: (libc::BPF_RET | libc::BPF_K) as u16, jt: 0, jf: 0, k: 0 };
     let program = libc::sock_fprog { len: 1, filter: &raw mut nothing };
-    // SAFETY: the descriptor is open, and the program and its one instruction outlive the call.
-    let set = unsafe {
-        libc::setsockopt(
-            socket.as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_ATTACH_FILTER,
-            (&raw const program).cast(),
-            size_of_val(&program) as libc::socklen_t,
-        )
-    };
-    anyhow::ensure!(set == 0, "SO_ATTACH_FILTER: {}", std::io::Error::last_os_error());
-    Ok(())
+    // SAFETY: the option is a program, whose one instruction outlives the call.
+    unsafe { set_option(socket, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program) }.context("SO_ATTACH_FILTER")
 }
 
 /// Sets the effective user of this thread, from which its next connection comes; 0 restores the program's own user. Without

@@ -41,16 +41,10 @@ impl fmt::Display for Counts {
 impl Counts {
     /// Reads the text that the `Display` implementation writes; `None` if it is another text.
     pub(super) fn read(text: &str) -> Option<Self> {
-        let mut numbers = text.split(|c: char| !c.is_ascii_digit()).filter_map(|word| word.parse().ok());
-        let mut next = || numbers.next();
-        let counts = Self {
-            connected: next()?,
-            refused: next()?,
-            closed: next()?,
-            sent: next()?,
-            answered: next()?,
-            mib: next()?,
-        };
+        let numbers = text.split(|c: char| !c.is_ascii_digit()).filter_map(|word| word.parse::<u64>().ok());
+        let [connected, refused, closed, sent, answered, mib]: [u64; 6] =
+            numbers.collect::<Vec<_>>().try_into().ok()?;
+        let counts = Self { connected, refused, closed, sent, answered, mib };
         (counts.to_string() == text).then_some(counts)
     }
 

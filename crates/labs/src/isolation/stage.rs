@@ -17,7 +17,7 @@ use super::places;
 use super::{light, wire};
 use crate::base::client::{self, Client};
 use crate::base::process::{self, Running, daemon};
-use crate::base::scratch::Scratch;
+use crate::base::scratch::{Scratch, make_full_file};
 use crate::base::servers;
 use crate::base::spelled::spelled;
 
@@ -155,19 +155,12 @@ impl Stage {
     fn files(&self, attack: &Attack) -> Result<()> {
         for (name, bytes) in [(light::EXPORT, light::VOLUME_BYTES), (wire::EXPORT, SPAN)] {
             let path = self.image(name);
-            if path.exists() && !(name == wire::EXPORT && attack.holes) {
-                continue;
-            }
-            let mut file = std::fs::File::create(&path).with_context(|| format!("cannot make {}", path.display()))?;
             if name == wire::EXPORT && attack.holes {
+                let file = std::fs::File::create(&path).with_context(|| format!("cannot make {}", path.display()))?;
                 file.set_len(bytes)?;
-                continue;
+            } else if !path.exists() {
+                make_full_file(&path, bytes >> 20)?;
             }
-            let piece = vec![0x5a; 1 << 20];
-            for _ in 0..bytes >> 20 {
-                file.write_all(&piece)?;
-            }
-            file.sync_all()?;
         }
         Ok(())
     }

@@ -2,13 +2,12 @@
 //! killed again and again.
 
 use std::path::Path;
-use std::process::Stdio;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 
-use super::load::{fio, policy, read, write};
+use super::load::{DISK, policy, read, start_on, write};
 use super::{BULK, PROTECTED};
 use crate::base::process::{self, Running};
 use crate::check::steps::Plan;
@@ -46,8 +45,7 @@ pub(super) fn until_free() -> Result<Duration> {
 
 /// A reader in the background, whose reads the agent measures.
 fn reader() -> Result<Running> {
-    let load = ["--rw=randread", "--bs=4k", "--iodepth=1", "--runtime=3600", "--output-format=terse"];
-    Running::spawn(fio(PROTECTED, &load).stdin(Stdio::null()).stdout(Stdio::null()))
+    start_on(&format!("/dev/{DISK}"), PROTECTED, &["--rw=randread", "--bs=4k", "--iodepth=1"])
 }
 
 /// Ends a load, and waits for its end.

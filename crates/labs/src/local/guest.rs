@@ -1,6 +1,5 @@
 //! The steps of the lab of a host's own disk, inside the virtual machine.
 
-use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
@@ -11,7 +10,7 @@ use super::{BULK, PROTECTED, changes, compare, postgresql, short, slower};
 use crate::base::process;
 use crate::check::figures::Figures;
 use crate::check::steps::{self, Plan};
-use crate::machine::devices::{CONFIG, make_disk};
+use crate::machine::devices::make_disk;
 use crate::machine::guard::{self, Guard};
 use crate::machine::guest::{GROUPS, keep_in_memory, put, tool};
 
@@ -87,9 +86,6 @@ pub(super) fn steps(plan: &Plan) -> usize {
 
 /// Builds the stage and does the steps; runs inside the virtual machine.
 pub(crate) fn run(plan: &Plan) -> Result<()> {
-    if !Path::new(CONFIG).join("nullb").exists() {
-        tool("mount", &["-t", "configfs", "configfs", CONFIG])?;
-    }
     tool("mount", &["-t", "cgroup2", "cgroup2", GROUPS])?;
     // Dirty pages are attributed to a group only with its memory.
     put(format!("{GROUPS}/cgroup.subtree_control"), "+io +memory")?;

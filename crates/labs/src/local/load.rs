@@ -28,11 +28,6 @@ pub(super) fn on_ext4<T>(device: &str, more: &[&str], folder: &str, body: impl F
     Ok(said)
 }
 
-/// A command that runs fio on the disk in a control group.
-pub(super) fn fio(group: &str, arguments: &[&str]) -> Command {
-    fio_on(&format!("/dev/{DISK}"), group, arguments)
-}
-
 /// A command that runs fio on a device in a control group.
 pub(super) fn fio_on(device: &str, group: &str, arguments: &[&str]) -> Command {
     let mut shell = in_group(group);
@@ -56,17 +51,24 @@ pub(super) fn read(seconds: u64) -> Result<Latency> {
 pub(super) fn read_of(device: &str, seconds: u64) -> Result<Latency> {
     let runtime = format!("--runtime={seconds}");
     let load = ["--rw=randread", "--bs=4k", "--iodepth=1", "--output-format=json", &runtime];
-    let text = process::output(&mut fio_on(device, PROTECTED, &load))?;
-    let report: Value = serde_json::from_str(&text).context("the report of fio is not JSON")?;
+    let report = process::json(&mut fio_on(device, PROTECTED, &load))?;
     let latencies = &report["jobs"][0]["read"]["clat_ns"];
     let ms = |value: &Value| value.as_f64().map(|ns| ns / 1e6).context("no latency in the report of fio");
     Ok(Latency { mean_ms: ms(&latencies["mean"])?, p99_ms: ms(&latencies["percentile"]["99.000000"])? })
 }
 
-/// Starts the bulk writer: 32 requests of 256 KiB in flight.
+/// Starts a load of fio on a device in a control group, without its report.
+pub(super) fn start_on(device: &str, group: &str, arguments: &[&str]) -> Result<Running> {
+    let mut command = fio_on(device, group, &[arguments, &["--runtime=3600", "--output-format=terse"]].concat());
+    Running::spawn(command.stdin(Stdio::null()).stdout(Stdio::null()))
+}
+
+/// Arguments of the bulk writer: 32 requests of 256 KiB in flight.
+pub(super) const BULK_WRITES: [&str; 3] = ["--rw=write", "--bs=256k", "--iodepth=32"];
+
+/// Starts the bulk writer on the disk, and waits for its first I/O.
 pub(super) fn write() -> Result<Running> {
-    let load = ["--rw=write", "--bs=256k", "--iodepth=32", "--runtime=3600", "--output-format=terse"];
-    let writer = Running::spawn(fio(BULK, &load).stdin(Stdio::null()).stdout(Stdio::null()))?;
+    let writer = start_on(&format!("/dev/{DISK}"), BULK, &BULK_WRITES)?;
     until("I/O of the writer", || {
         let text = std::fs::read_to_string(format!("{GROUPS}/{BULK}/io.stat")).ok()?;
         text.contains("wbytes=").then_some(())

@@ -52,7 +52,7 @@ pub(crate) fn run(lab: &mut Lab, options: &Options) -> Result<()> {
     let expected = guest::steps(&plan);
     ensure!(expected > 0, "no step has {:?} in its name", options.only);
     let scratch = Scratch::kept_if(options.keep, "local")?;
-    let mut machine = vm::Machine::local(&options.build, &scratch, options.verbose)?;
+    let mut machine = vm::Machine::new(vm::LOCAL, &options.build, &scratch, options.verbose)?;
     let script = options.lean_guest_script(&scratch, "local", &plan.arguments())?;
     let mut script = kernel::with_tools(&tools, &script);
     let mut limit = plan.limit(LIMIT) + u32::try_from(guest::comparisons(&plan).count())? * COMPARISON_LIMIT;

@@ -1,14 +1,11 @@
 //! A device that becomes 0.4 times as fast while the agent throttles the bulk writer, and as fast as before again: null_blk takes
 //! another rate only when it is made anew, so that a mapped device moves from a fast disk to a slow one and back.
 
-use std::process::Stdio;
-
 use anyhow::{Result, ensure};
 
 use super::BULK;
 use super::changes::{NEAR, SECONDS, SETTLE_S, end, limits, targets, until_free};
-use super::load::{self, fio_on, policy_of, read_of};
-use crate::base::process::Running;
+use super::load::{self, BULK_WRITES, policy_of, read_of, start_on};
 use crate::check::steps::Plan;
 use crate::machine::devices::{make_disk, remove_disk};
 use crate::machine::guard::{self, Guard};
@@ -60,8 +57,7 @@ fn on_two_disks(plan: &Plan) -> Result<String> {
     tool("dmsetup", &["create", "--noudevsync", NAME, "--table", &table(fast)])?;
     tool("dmsetup", &["mknodes"])?;
     let alone = read_of(DEVICE, SECONDS)?.mean_ms;
-    let writes = ["--rw=write", "--bs=256k", "--iodepth=32", "--runtime=3600", "--output-format=terse"];
-    let writer = Running::spawn(fio_on(DEVICE, BULK, &writes).stdin(Stdio::null()).stdout(Stdio::null()))?;
+    let writer = start_on(DEVICE, BULK, &BULK_WRITES)?;
     let beside = read_of(DEVICE, SECONDS)?.mean_ms;
     let [target, _] = targets(alone, beside);
     let guard = Guard::start(&plan.binary, guard::ONLY, &policy_of(DEVICE, target))?;

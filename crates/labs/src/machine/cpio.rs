@@ -8,11 +8,6 @@ pub(crate) struct Archive {
 }
 
 impl Archive {
-    /// An empty archive.
-    pub(crate) fn new() -> Self {
-        Self::default()
-    }
-
     /// Adds a directory.
     pub(crate) fn directory(&mut self, path: &str) {
         self.entry(path, 0o040_755, &[]);
@@ -58,7 +53,7 @@ mod tests {
 
     #[test]
     fn entries_are_laid_out_as_the_format_says() {
-        let mut archive = Archive::new();
+        let mut archive = Archive::default();
         archive.file("init", 0o755, b"hello");
         let bytes = archive.finish();
         let text = String::from_utf8_lossy(&bytes);

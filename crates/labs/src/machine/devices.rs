@@ -3,11 +3,11 @@
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
 
-use super::guest::put;
+use super::guest::{make_dir, put, tool};
 use crate::base::process;
 
 /// Folder of configfs, in which devices and targets of the kernel are configured.
@@ -24,10 +24,14 @@ const NAME_BYTES: usize = 128;
 /// The ioctl DM_TARGET_MSG: `_IOWR(0xfd, 14, struct dm_ioctl)`.
 const TARGET_MESSAGE: libc::c_ulong = 3 << 30 | (HEADER_BYTES as libc::c_ulong) << 16 | 0xfd << 8 | 14;
 
-/// Makes a disk of null_blk of `mib` MiB. `settings` replace or extend the common settings.
+/// Makes a disk of null_blk of `mib` MiB. `settings` replace or extend the common settings. Mounts configfs first where it is not
+/// mounted.
 pub(crate) fn make_disk(name: &str, mib: u64, settings: &[(&str, &str)]) -> Result<()> {
+    if !Path::new(CONFIG).join("nullb").exists() {
+        tool("mount", &["-t", "configfs", "configfs", CONFIG])?;
+    }
     let disk = format!("{CONFIG}/nullb/{name}");
-    std::fs::create_dir_all(&disk).with_context(|| format!("cannot make {disk}"))?;
+    make_dir(&disk)?;
     let size = mib.to_string();
     let common = [("size", size.as_str()), ("memory_backed", "1"), ("blocksize", "4096"), ("queue_mode", "2")];
     let more = [("irqmode", "0"), ("submit_queues", "1"), ("hw_queue_depth", "128")];

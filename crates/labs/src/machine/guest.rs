@@ -69,6 +69,12 @@ pub(crate) fn work_dir(name: &str) -> PathBuf {
     Path::new("/mnt").join(name)
 }
 
+/// Makes a folder and those above it.
+pub(crate) fn make_dir(path: impl AsRef<Path>) -> Result<()> {
+    let path = path.as_ref();
+    std::fs::create_dir_all(path).with_context(|| format!("cannot make {}", path.display()))
+}
+
 /// Writes a value to a file of the kernel, as in sysfs.
 pub(crate) fn put(path: impl AsRef<Path>, value: &str) -> Result<()> {
     let path = path.as_ref();

@@ -63,6 +63,24 @@ pub(crate) fn busybox(build: &Path) -> Result<PathBuf> {
 /// Downloads and unpacks packages, with missing dependencies, that should not be installed on a tester's machine because they
 /// start services. Returns the folder `name` with their files, whose programs are to be found before those of the system.
 pub(crate) fn tools(build: &Path, name: &str, packages: &[&str]) -> Result<PathBuf> {
+    unpacked(build, name, packages, |downloads| {
+        std::fs::create_dir_all(downloads.join("partial"))?;
+        let mut apt = Command::new("apt-get");
+        apt.args(["install", "-y", "-qq", "--no-install-recommends", "--download-only"]);
+        apt.args(["-o", RETRIES, "-o", "Debug::NoLocking=1", "-o"]);
+        apt.arg(format!("Dir::Cache::archives={}", std::path::absolute(downloads)?.display()));
+        fetch(apt.args(packages))
+    })
+}
+
+/// The folder `name` with the files of packages. If it is missing, `download` puts the packages into a folder, from which they
+/// are unpacked.
+pub(crate) fn unpacked(
+    build: &Path,
+    name: &str,
+    packages: &[&str],
+    download: impl FnOnce(&Path) -> Result<()>,
+) -> Result<PathBuf> {
     let root = build.join(name);
     if root.is_dir() {
         return Ok(root);
@@ -72,14 +90,9 @@ pub(crate) fn tools(build: &Path, name: &str, packages: &[&str]) -> Result<PathB
     let part = build.join(format!("{name}.part"));
     for dir in [&downloads, &part] {
         let _ = std::fs::remove_dir_all(dir);
+        std::fs::create_dir_all(dir)?;
     }
-    std::fs::create_dir_all(downloads.join("partial"))?;
-    std::fs::create_dir_all(&part)?;
-    let mut apt = Command::new("apt-get");
-    apt.args(["install", "-y", "-qq", "--no-install-recommends", "--download-only"]);
-    apt.args(["-o", RETRIES, "-o", "Debug::NoLocking=1", "-o"]);
-    apt.arg(format!("Dir::Cache::archives={}", std::path::absolute(&downloads)?.display())).args(packages);
-    fetch(&mut apt)?;
+    download(&downloads)?;
     for entry in std::fs::read_dir(&downloads)? {
         let package = entry?.path();
         if package.extension().is_some_and(|e| e == "deb") {
@@ -159,7 +172,7 @@ impl Kernel {
         for name in present.chain(wanted) {
             insert(name, &index, &built_in, &mut loaded, &mut order)?;
         }
-        let mut archive = Archive::new();
+        let mut archive = Archive::default();
         for dir in ["bin", "dev", "modules", "new", "proc", "sys"] {
             archive.directory(dir);
         }

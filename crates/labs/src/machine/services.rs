@@ -8,6 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 
 use crate::base::process::{self, Running};
+use crate::machine::guard::children;
 
 /// Path of systemd, equal in all distributions.
 const SYSTEMD: &str = "/lib/systemd/systemd";
@@ -83,8 +84,9 @@ pub(crate) fn boot(target: &str) -> Result<Running> {
     // It looks after services as anywhere, and leaves the machine alone.
     command.env("container", "lab").stdin(Stdio::null());
     let systemd = Running::spawn(&mut command)?;
-    until("systemd", PATIENCE, || Ok(first_child(systemd.id()).is_some()))?;
-    MANAGER.store(first_child(systemd.id()).context("systemd is gone")?, Ordering::Relaxed);
+    let first_child = || children(systemd.id()).ok()?.first().copied();
+    until("systemd", PATIENCE, || Ok(first_child().is_some()))?;
+    MANAGER.store(first_child().context("systemd is gone")?, Ordering::Relaxed);
     until("systemd", PATIENCE, || Ok(show(target, "ActiveState").is_ok_and(|state| state == "active")))?;
     Ok(systemd)
 }
@@ -108,9 +110,18 @@ pub(crate) fn named_drop_in(unit: &str, name: &str, text: &str) -> Result<()> {
 /// Process id of systemd outside its process namespace.
 static MANAGER: AtomicU32 = AtomicU32::new(0);
 
-fn first_child(parent: u32) -> Option<u32> {
-    let children = std::fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).ok()?;
-    children.split_whitespace().next()?.parse().ok()
+/// Prints the state and the end of the journal of both services, for a step that has failed.
+pub(crate) fn print_journals() {
+    for unit in [GUARD, SERVE] {
+        let properties = "ActiveState,SubState,Result,ExecMainCode,ExecMainStatus,NRestarts,StatusErrno";
+        for text in [
+            systemctl(&["show", "-p", properties, unit]),
+            beside("journalctl", &["--no-pager", "-n", "20", "-u", unit]),
+        ] {
+            let text = text.unwrap_or_else(|e| format!("{e:#}"));
+            text.lines().for_each(|line| println!("lab: {unit}: {line}"));
+        }
+    }
 }
 
 /// Path by which a process outside of systemd's mount namespace reaches the file `path` inside it.

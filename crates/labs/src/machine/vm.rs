@@ -19,36 +19,6 @@ pub(crate) const SHARE: &str = "/run/lab";
 /// Time limit of a boot: many times its duration on a busy machine of two cores.
 const BOOT_LIMIT: Duration = Duration::from_secs(150);
 const MODULES: [&str; 8] = ["9pnet_virtio", "9p", "overlay", "virtio_blk", "dm_log_writes", "dm_flakey", "ext4", "nbd"];
-/// Further modules of the iSCSI lab.
-const STORAGE_NETWORK_MODULES: [&str; 14] = [
-    "null_blk",
-    "dm_mod",
-    "veth",
-    "bridge",
-    "sch_htb",
-    "sch_fq",
-    "sch_ingress",
-    "cls_bpf",
-    "act_police",
-    "cls_matchall",
-    "cls_u32",
-    "target_core_mod",
-    "target_core_iblock",
-    "iscsi_target_mod",
-];
-/// Further modules of the lab of services.
-const SERVICE_MODULES: [&str; 5] = ["veth", "sch_htb", "sch_fq", "sch_ingress", "cls_bpf"];
-/// Further modules of the caches lab.
-const CACHES_MODULES: [&str; 6] = ["null_blk", "dm_mod", "dm_cache", "dm_cache_smq", "dm_writecache", "bcache"];
-/// Further modules of the lab of local disks, if present.
-const LOCAL_MODULES_IF_PRESENT: [&str; 2] = ["bfq", "kyber_iosched"];
-/// Further modules of the lab of initiators.
-const INITIATOR_MODULES: [&str; 8] =
-    ["null_blk", "target_core_mod", "target_core_iblock", "tcm_loop", "sd_mod", "nvme_fabrics", "nvmet", "nvme_loop"];
-/// Further modules of the lab of failing devices.
-const FAILING_MODULES: [&str; 1] = ["sd_mod"];
-/// Further modules of the lab of failing devices, if present.
-const FAILING_MODULES_IF_PRESENT: [&str; 1] = ["scsi_debug"];
 /// Kernel modules that are loaded if present, as some kernels have them built in or under another name; ext4 needs this one.
 const MODULES_IF_PRESENT: [&str; 1] = ["crc32c_generic"];
 /// Line that the script `lab/init` prints when the host's programs can be used in the guest.
@@ -65,6 +35,51 @@ pub(crate) enum Time {
     /// guest. The machine has one processor.
     Virtual,
 }
+
+/// A kind of machine: its clock, and modules besides the common ones: those that it must have, and those that are loaded if
+/// present.
+pub(crate) struct Kind(Time, &'static [&'static str], &'static [&'static str]);
+
+/// A machine with the common modules.
+pub(crate) const PLAIN: Kind = Kind(Time::Real, &[], &[]);
+/// A machine with the modules for everything that the agent controls. It runs in real time, by which systemd judges hanging
+/// services.
+pub(crate) const SERVICES: Kind = Kind(Time::Real, &["veth", "sch_htb", "sch_fq", "sch_ingress", "cls_bpf"], &[]);
+/// A machine with a SCSI disk that makes errors, if the kernel has one.
+pub(crate) const FAILING: Kind = Kind(Time::Real, &["sd_mod"], &["scsi_debug"]);
+/// Modules for cached devices.
+const CACHED: [&str; 6] = ["null_blk", "dm_mod", "dm_cache", "dm_cache_smq", "dm_writecache", "bcache"];
+/// A machine with the modules for cached devices.
+pub(crate) const CACHES: Kind = Kind(Time::Virtual, &CACHED, &[]);
+/// A machine with disks of null_blk and the kernel's I/O schedulers.
+pub(crate) const LOCAL: Kind = Kind(Time::Virtual, &CACHED, &["bfq", "kyber_iosched"]);
+/// A machine with the modules of the kernel's own initiators and targets.
+pub(crate) const INITIATORS: Kind = Kind(
+    Time::Virtual,
+    &["null_blk", "target_core_mod", "target_core_iblock", "tcm_loop", "sd_mod", "nvme_fabrics", "nvmet", "nvme_loop"],
+    &[],
+);
+/// A machine with the modules for networks and iSCSI targets.
+pub(crate) const STORAGE_NETWORK: Kind = Kind(
+    Time::Virtual,
+    &[
+        "null_blk",
+        "dm_mod",
+        "veth",
+        "bridge",
+        "sch_htb",
+        "sch_fq",
+        "sch_ingress",
+        "cls_bpf",
+        "act_police",
+        "cls_matchall",
+        "cls_u32",
+        "target_core_mod",
+        "target_core_iblock",
+        "iscsi_target_mod",
+    ],
+    &[],
+);
 
 /// Kernel, initial file system and settings, from which machines are booted.
 #[derive(Clone, Debug)]
@@ -88,9 +103,22 @@ pub(crate) struct Guest {
 }
 
 impl Machine {
-    /// A machine with the common modules. Missing files are downloaded into `build`; the guest sees `scratch` as `/run/lab`.
-    pub(crate) fn new(build: &Path, scratch: &Scratch, verbose: bool) -> Result<Self> {
-        Self::make(build, scratch, verbose, "initramfs", &[], Time::Real)
+    /// A machine of this kind. Missing files are downloaded into `build`; the guest sees `scratch` as `/run/lab`.
+    pub(crate) fn new(kind: Kind, build: &Path, scratch: &Scratch, verbose: bool) -> Result<Self> {
+        let Kind(time, further, if_present) = kind;
+        let kernel = kernel::prepare(build)?;
+        let busybox = kernel::busybox(build)?;
+        // Of its own: another lab may be booting from one with other modules.
+        let initramfs = scratch.path().join("initramfs");
+        kernel.initramfs(
+            &busybox,
+            &[&MODULES[..], further].concat(),
+            &[&MODULES_IF_PRESENT[..], if_present].concat(),
+            &initramfs,
+        )?;
+        println!("lab: guest kernel {}", kernel.release);
+        let share = scratch.path().to_owned();
+        Ok(Self { kernel, initramfs, share, time, layer: false, verbose, boots: 0 })
     }
 
     /// A second machine with the same settings and `scratch` as its shared directory, so that both can run at the same time.
@@ -102,67 +130,6 @@ impl Machine {
     pub(crate) fn layered(mut self) -> Self {
         self.layer = true;
         self
-    }
-
-    /// A machine with the modules for networks and iSCSI targets, in virtual time.
-    pub(crate) fn storage_network(build: &Path, scratch: &Scratch, verbose: bool) -> Result<Self> {
-        Self::make(build, scratch, verbose, "initramfs-iscsi", &STORAGE_NETWORK_MODULES, Time::Virtual)
-    }
-
-    /// A machine with the modules for everything that the agent controls. It runs in real time, by which systemd judges hanging
-    /// services.
-    pub(crate) fn services(build: &Path, scratch: &Scratch, verbose: bool) -> Result<Self> {
-        Self::make(build, scratch, verbose, "initramfs-services", &SERVICE_MODULES, Time::Real)
-    }
-
-    /// A machine with the modules for cached devices, in virtual time.
-    pub(crate) fn caches(build: &Path, scratch: &Scratch, verbose: bool) -> Result<Self> {
-        Self::make(build, scratch, verbose, "initramfs-caches", &CACHES_MODULES, Time::Virtual)
-    }
-
-    /// A machine with disks of null_blk and the kernel's I/O schedulers, in virtual time.
-    pub(crate) fn local(build: &Path, scratch: &Scratch, verbose: bool) -> Result<Self> {
-        let further = [&CACHES_MODULES[..], &LOCAL_MODULES_IF_PRESENT];
-        Self::make_with(build, scratch, verbose, "initramfs-local", further, Time::Virtual)
-    }
-
-    /// A machine with the modules of the kernel's own initiators and targets, in virtual time.
-    pub(crate) fn initiators(build: &Path, scratch: &Scratch, verbose: bool) -> Result<Self> {
-        Self::make(build, scratch, verbose, "initramfs-initiators", &INITIATOR_MODULES, Time::Virtual)
-    }
-
-    /// A machine with a SCSI disk that makes errors, if the kernel has one.
-    pub(crate) fn failing(build: &Path, scratch: &Scratch, verbose: bool) -> Result<Self> {
-        let further = [&FAILING_MODULES[..], &FAILING_MODULES_IF_PRESENT];
-        Self::make_with(build, scratch, verbose, "initramfs-failing", further, Time::Real)
-    }
-
-    fn make(build: &Path, scratch: &Scratch, verbose: bool, name: &str, further: &[&str], time: Time) -> Result<Self> {
-        Self::make_with(build, scratch, verbose, name, [further, &[]], time)
-    }
-
-    /// A machine with `further` modules: those that it must have, and those that are loaded if present.
-    fn make_with(
-        build: &Path,
-        scratch: &Scratch,
-        verbose: bool,
-        name: &str,
-        [further, if_present]: [&[&str]; 2],
-        time: Time,
-    ) -> Result<Self> {
-        let kernel = kernel::prepare(build)?;
-        let busybox = kernel::busybox(build)?;
-        // Of its own: another lab may be booting from one with other modules.
-        let initramfs = scratch.path().join(name);
-        kernel.initramfs(
-            &busybox,
-            &[&MODULES[..], further].concat(),
-            &[&MODULES_IF_PRESENT[..], if_present].concat(),
-            &initramfs,
-        )?;
-        println!("lab: guest kernel {}", kernel.release);
-        let share = scratch.path().to_owned();
-        Ok(Self { kernel, initramfs, share, time, layer: false, verbose, boots: 0 })
     }
 
     /// Boots the machine with the raw images `disks` as `/dev/vda`, `/dev/vdb`, ..., and runs `script`, which sees the host's

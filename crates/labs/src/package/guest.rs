@@ -74,14 +74,7 @@ pub(crate) fn run(boot: Boot, packages: &[PathBuf], full: bool) -> Result<()> {
     };
     let systemd = services::boot("lab.target")?;
     for (name, step) in steps {
-        let outcome = step(packages);
-        if outcome.is_err() {
-            for unit in [GUARD, SERVE] {
-                let journal = beside("journalctl", &["--no-pager", "-n", "20", "-u", unit]);
-                journal.unwrap_or_default().lines().for_each(|line| println!("lab: {unit}: {line}"));
-            }
-        }
-        tell(name, outcome);
+        tell(name, step(packages).inspect_err(|_| services::print_journals()));
     }
     systemctl(&["--no-block", "poweroff"])?;
     systemd.wait(PATIENCE)?;
@@ -216,7 +209,7 @@ fn upgrade(packages: &[PathBuf]) -> Result<String> {
     ensure!(status() == "installed" && version == "0.0.2", "{} {version}", status());
     ensure!(is_running(SERVE)? && number(SERVE, "MainPID")? != process, "the server was not started anew");
     let journal = beside("journalctl", &["--no-pager", "-u", SERVE])?;
-    ensure!(journal.contains("stopping: answering what is in flight"), "it was not asked to stop:\n{journal}");
+    ensure!(journal.contains("stopping: answering requests in flight"), "it was not asked to stop:\n{journal}");
     let idle = show(GUARD, "ActiveState")?;
     ensure!(idle == "inactive", "a unit that did not run before is {idle}");
     ensure!(weight()? == Some(3), "the edited settings are not in force: {:?}", weight()?);

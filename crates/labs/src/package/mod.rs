@@ -14,7 +14,7 @@ use crate::base::scratch::Scratch;
 use crate::base::spelled::spelled;
 use crate::check::run::{Lab, Options};
 use crate::check::steps;
-use crate::machine::vm::{Machine, SHARE};
+use crate::machine::vm::{self, Machine, SHARE};
 
 const LIMIT: Duration = Duration::from_secs(600);
 /// Size in bytes of the sparse file for changes of the guest's root: room for two versions of the program.
@@ -29,7 +29,7 @@ pub(crate) fn run(lab: &mut Lab, options: &Options) -> Result<()> {
     let layer = scratch.path().join("layer");
     std::fs::File::create(&layer)?.set_len(LAYER_BYTES)?;
     process::output(process::program("mkfs.ext4").args(["-q", "-F"]).arg(&layer))?;
-    let mut machine = Machine::services(&options.build, &scratch, options.verbose)?.layered();
+    let mut machine = Machine::new(vm::SERVICES, &options.build, &scratch, options.verbose)?.layered();
     for (boot, expected) in [(Boot::First, BEFORE.len()), (Boot::Second, REBOOTED.len())] {
         let mut arguments = vec!["--boot".to_owned(), spelled(&boot)];
         arguments.extend(options.full.then(|| "--full".to_owned()));

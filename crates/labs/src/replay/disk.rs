@@ -14,8 +14,8 @@ use crate::base::scratch::Scratch;
 use crate::caches::TOOLS;
 use crate::check::run::{Lab, Options};
 use crate::check::steps::{self, Plan};
-use crate::machine::devices::{CONFIG, lvm, make_disk};
-use crate::machine::guest::{keep_in_memory, tool, work_dir};
+use crate::machine::devices::{lvm, make_disk};
+use crate::machine::guest::{keep_in_memory, work_dir};
 use crate::machine::{kernel, vm};
 
 /// Name of the disk in `/dev`.
@@ -52,7 +52,7 @@ pub(super) fn rounds(lab: &mut Lab, options: &Options, scratch: &Scratch, count:
 fn boot(lab: &mut Lab, options: &Options, scratch: &Scratch, count: u64) -> Result<()> {
     let tools = std::path::absolute(kernel::tools(&options.build, "tools-caches", &TOOLS)?)?;
     let plan = Plan::of(options);
-    let mut machine = vm::Machine::local(&options.build, scratch, options.verbose)?;
+    let mut machine = vm::Machine::new(vm::LOCAL, &options.build, scratch, options.verbose)?;
     let script = options.lean_guest_script(scratch, "replay", &plan.arguments())?;
     let guest = machine.boot(&kernel::with_tools(&tools, &script), &[])?;
     steps::report(lab, guest, plan.limit(ROUND_LIMIT), usize::try_from(count)?)
@@ -60,9 +60,6 @@ fn boot(lab: &mut Lab, options: &Options, scratch: &Scratch, count: u64) -> Resu
 
 /// Makes the disk and measures each round; runs inside the virtual machine.
 pub(crate) fn guest(plan: &Plan) -> Result<()> {
-    if !Path::new(CONFIG).join("nullb").exists() {
-        tool("mount", &["-t", "configfs", "configfs", CONFIG])?;
-    }
     make_disk(DISK, DISK_MIB, &PACE)?;
     let mut commands = format!("vgcreate {GROUP} /dev/{DISK}\n");
     for tenant in TENANTS {

@@ -3,7 +3,7 @@
 
 use std::fs::File;
 use std::path::Path;
-use std::process::{Command, ExitStatus, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
@@ -135,12 +135,9 @@ fn long(binary: &Path, folder: &Path, figures: &mut Figures) -> Result<String> {
     Ok(format!("{REQUESTS} requests in {} MB: {}", std::fs::metadata(&path)?.len() / 1_000_000, said.join("; ")))
 }
 
-fn measured(command: &mut Command) -> Result<(ExitStatus, Used)> {
-    Running::spawn(command.stdin(Stdio::null()).stdout(Stdio::null()))?.wait_and_measure(LIMIT)
-}
-
 fn succeeded(command: &mut Command) -> Result<Used> {
-    let (status, used) = measured(command)?;
+    let running = Running::spawn(command.stdin(Stdio::null()).stdout(Stdio::null()))?;
+    let (status, used) = running.wait_and_measure(LIMIT)?;
     ensure!(status.success(), "`{}`: {status}", describe(command));
     Ok(used)
 }

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::fmt::Write as _;
 use std::fs::File;
-use std::io::{BufReader, Write as _};
+use std::io::BufReader;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -13,6 +13,7 @@ use serde_json::Value;
 
 use super::{LOADS, Setting, TENANTS, Tenants, recorded};
 use crate::base::process::{self, Running};
+use crate::base::scratch::make_full_file;
 use crate::base::servers;
 
 /// Parameters of the emulated device, as they are configured and as `evenkeel replay` reads them. Latencies are far above the
@@ -193,18 +194,8 @@ impl<'a> Stage<'a> {
 
     /// Makes the files of the volumes, full of data, unless they exist.
     fn make_images(&self) -> Result<()> {
-        for path in TENANTS.map(|tenant| self.image(tenant)) {
-            if path.exists() {
-                continue;
-            }
-            let mut file = File::create(&path).with_context(|| format!("cannot make {}", path.display()))?;
-            let piece = vec![0x5a; 1 << 20];
-            for _ in 0..VOLUME_BYTES >> 20 {
-                file.write_all(&piece)?;
-            }
-            file.sync_all()?;
-        }
-        Ok(())
+        let mut missing = TENANTS.map(|tenant| self.image(tenant)).into_iter().filter(|path| !path.exists());
+        missing.try_for_each(|path| make_full_file(&path, VOLUME_BYTES >> 20))
     }
 
     /// The file with the parameters of the emulated device.

@@ -8,6 +8,7 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::base::packages::{RETRIES, fetch};
 use crate::base::process;
+use crate::machine::kernel;
 
 /// Debian release from which nbd's source comes on every machine. nbd's client needs no library of nbd, so one version fits all
 /// systems. It is not Debian 12, whose index names `nbd_3.24.orig.tar.gz`, for which the archive answered 404 in November 2026.
@@ -81,23 +82,10 @@ pub(super) fn source(build: &Path, package: &str, parts: &[&str]) -> Result<Path
 
 /// Downloads and unpacks the packages with headers, if missing. Returns the folders to be searched for headers, in order.
 pub(super) fn headers(build: &Path) -> Result<Vec<PathBuf>> {
-    let root = build.join("suites-headers");
-    if !root.is_dir() {
-        println!("fetching {}", HEADERS.join(" "));
-        let part = build.join("suites-headers.part");
-        let downloads = build.join("packages-of-suites");
-        for dir in [&part, &downloads] {
-            let _ = std::fs::remove_dir_all(dir);
-            std::fs::create_dir_all(dir)?;
-        }
+    let root = kernel::unpacked(build, "suites-headers", &HEADERS, |downloads| {
         let mut apt = Command::new("apt-get");
-        fetch(apt.args(["-qq", "-o", RETRIES, "download"]).args(HEADERS).current_dir(&downloads))?;
-        for entry in std::fs::read_dir(&downloads)? {
-            process::output(Command::new("dpkg").arg("-x").arg(entry?.path()).arg(&part))?;
-        }
-        std::fs::remove_dir_all(&downloads)?;
-        std::fs::rename(&part, &root)?;
-    }
+        fetch(apt.args(["-qq", "-o", RETRIES, "download"]).args(HEADERS).current_dir(downloads))
+    })?;
     let mut folders = vec![root.join("usr/include"), root.join("usr/include/glib-2.0")];
     // Those that depend on the architecture.
     for entry in std::fs::read_dir(root.join("usr/lib"))? {

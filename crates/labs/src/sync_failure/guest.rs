@@ -31,7 +31,7 @@ pub(crate) fn run(binary: &Path) -> Result<()> {
     let storage = Storage::Block("/dev/mapper/nbdkit".into());
     let address = Address::Unix(work_dir("nbdkit.sock"));
     let setup = Setup { server: &Server::Nbdkit, binary, storage: &storage, address: &address };
-    let _nbdkit = servers::start(&setup, &work_dir("nbdkit"))?;
+    let _nbdkit = servers::start(&setup, None, &work_dir("nbdkit"))?;
 
     trials.iter_mut().for_each(|t| t.phase("before the failure", Trial::begin));
     let mut control = Flushing::begin(&address.plain(), servers::EXPORT, 1)?;

@@ -8,6 +8,8 @@ pub(crate) mod guest;
 mod requests;
 mod scsi;
 mod stale;
+#[path = "../../../xtask/src/test/tables.rs"]
+mod tables;
 mod trial;
 
 use std::fmt;
@@ -22,7 +24,7 @@ use crate::base::servers::Server;
 use crate::check::pattern::SECTOR;
 use crate::check::run::{Lab, Options};
 use crate::check::steps;
-use crate::machine::vm::Machine;
+use crate::machine::vm::{self, Machine};
 
 const LIMIT: Duration = Duration::from_secs(600);
 /// Size of a volume, in sectors.
@@ -105,7 +107,7 @@ pub(crate) fn run(lab: &mut Lab, options: &Options) -> Result<()> {
     for (disk, slices) in disks.iter().zip(sizes) {
         File::create(disk)?.set_len(slices * VOLUME_SECTORS * SECTOR as u64)?;
     }
-    let mut machine = Machine::failing(&options.build, &scratch, options.verbose)?;
+    let mut machine = Machine::new(vm::FAILING, &options.build, &scratch, options.verbose)?;
     let script = options.lean_guest_script(&scratch, "sync-failure", &[])?;
     let guest = machine.boot(&script, &disks)?;
     steps::report(lab, guest, LIMIT, SUBJECTS.len() * CHECKS.len() + 1 + CONTROLS.len() + scsi::CHECKS)

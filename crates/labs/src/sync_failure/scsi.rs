@@ -10,6 +10,7 @@ use anyhow::{Context, Result, bail, ensure};
 
 use super::faults::Page;
 use super::requests::{BLOCK, EIO, answer, block, connect, content, flush, read, write};
+use super::tables::table;
 use super::{Check, SUBJECTS, Subject};
 use crate::base::client::Client;
 use crate::base::process::Running;
@@ -18,8 +19,6 @@ use crate::check::pattern::{Content, SECTOR};
 use crate::check::steps;
 use crate::machine::guest::{put, tool, until, work_dir};
 
-const PAGE_OF_FAILURES: &str = include_str!("../../../../docs/reference/failures.md");
-const HEADING: &str = "\n## SCSI disks\n";
 /// The module's settings.
 const SETTINGS: &str = "/sys/bus/pseudo/drivers/scsi_debug";
 const DEBUG: &str = "/sys/kernel/debug";
@@ -63,17 +62,8 @@ pub(super) const CHECKS: usize = ROWS.len();
 /// A row of the page's table: request, error of the disk, the client's answer, the answer to FLUSH afterwards.
 type Line = [&'static str; 4];
 
-fn table() -> Result<Vec<Line>> {
-    let section = PAGE_OF_FAILURES.split_once(HEADING).context("no table of SCSI disks")?.1;
-    let lines = section.lines().skip_while(|line| !line.starts_with("---|")).skip(1);
-    lines
-        .take_while(|line| !line.is_empty())
-        .map(|line| {
-            let cells: Vec<&'static str> = line.split('|').map(str::trim).collect();
-            Line::try_from(cells).map_err(|cells| anyhow::anyhow!("a row of {} cells", cells.len()))
-        })
-        .collect()
-}
+/// Heading of the table.
+const HEADING: &str = "SCSI disks";
 
 /// The number of the answer that a cell of the table names.
 fn number(cell: &str) -> Result<u32> {
@@ -180,7 +170,7 @@ fn start(subject: Subject, binary: &Path, disk: &Disk) -> Result<(Running, Strin
 
 /// Takes each server through all rows of the table, and reports a check for each row.
 pub(super) fn check(binary: &Path) -> Result<()> {
-    let table = table()?;
+    let table: Vec<Line> = table(HEADING);
     let known: Vec<_> = ROWS.iter().map(|(request, disk, ..)| [*request, *disk]).collect();
     ensure!(table.iter().map(|line| [line[0], line[1]]).eq(known), "the table of SCSI disks has other rows");
     let Some(disk) = Disk::find()? else {
@@ -321,7 +311,7 @@ mod tests {
 
     #[test]
     fn the_page_has_the_rows_that_the_lab_tries() {
-        let table = table().unwrap();
+        let table: Vec<Line> = table(HEADING);
         assert_eq!(table.len(), CHECKS);
         for ([request, disk, answer, flushed], row) in table.into_iter().zip(ROWS) {
             assert_eq!([request, disk], [row.0, row.1]);

@@ -9,6 +9,8 @@ use evenkeel_control::cluster::totals::{Line, Sums};
 use evenkeel_control::slots::Summary;
 use serde::{Deserialize, Serialize};
 
+use crate::lately::is_default;
+
 /// Version of the record's format, which is raised when the name or meaning of a field changes. A field may be added without a
 /// new version if records without the field stay correct: a member that reports no totals has no part of them.
 ///
@@ -65,7 +67,7 @@ pub struct Record {
     /// Number of the period that the report is about: wall-clock time since 1970 divided by `period_us`, rounded down.
     pub period: u64,
     /// Number of earlier reports about the same period; these differ in `totals` only.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub early: u8,
     /// Number of the period in which the host joined the cluster, or joined it again.
     pub joined: u64,
@@ -73,13 +75,17 @@ pub struct Record {
     pub period_us: u64,
     /// Number of periods after which the host has lost the cluster if no report of it comes back, counted from its newest report
     /// that did; 0: not known, as in a record of a shard.
-    #[serde(default, skip_serializing_if = "is_unknown")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub lease: u64,
+    /// Of a shard: the revision of the store up to which the reports of the shard's members are in the record, so that each
+    /// member knows if its own is, whatever the clocks say. 0: not known, as in the record of a host.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub revision: u64,
     /// True if the host is leaving the cluster.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub leaving: bool,
     /// Number of times that the cluster is halved, according to the record's members: it has 2^`bits` shards.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub bits: u8,
     /// Number of members whose figures the record sums up: 1 for a host, more for a shard.
     #[serde(default = "one", skip_serializing_if = "is_one")]
@@ -107,14 +113,6 @@ fn version() -> u32 {
 
 fn is_version(reads: &u32) -> bool {
     *reads == VERSION
-}
-
-fn is_zero(number: &u8) -> bool {
-    *number == 0
-}
-
-fn is_unknown(periods: &u64) -> bool {
-    *periods == 0
 }
 
 fn one() -> u64 {

@@ -8,7 +8,7 @@ use super::tenant::{LimitState, TenantState};
 use crate::decision::{DecisionRecord, MostThrottled};
 use crate::explain::{self, ReasonData, Throttles};
 use crate::lately::Lately;
-use crate::tenant::Percentile;
+use crate::tenant::{Latency, Percentile};
 
 /// A shared device.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -119,6 +119,12 @@ pub struct LatencyTargetState {
 }
 
 impl LatencyTargetState {
+    /// The record of a target and of the figure that is compared with it, without any decision.
+    pub fn of(latency: Latency, measured_ms: Option<f64>) -> Self {
+        let (target_ms, percentile) = (latency.target.as_millis_f64(), latency.percentile.to_string());
+        Self { target_ms, percentile, measured_ms, ..Self::default() }
+    }
+
     /// The record of a decision for the latency target of `pool`, with the times of `at`. `name` gives the name of a tenant;
     /// `None` if the tenant has left.
     pub fn record(

@@ -9,15 +9,14 @@ use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap_anony
 use rustix::process::{Resource, getrlimit};
 
 use super::operation::Extent;
+use super::tables::Tables;
 use crate::faults::{Call, Faults};
-use crate::ram::{CHUNK, Full, Room};
+use crate::ram::{CHUNK, Full, PIECE, Room};
 
 const CHUNK_BITS: u32 = CHUNK.ilog2();
 const PAGE: u64 = 4096;
 /// Size of a huge page, in bytes, on processors with pages of 4 KiB.
 const HUGE: u64 = 2 << 20;
-/// Largest number of bytes of written chunks that are given back to the system with one call, in some 150 us.
-pub(crate) const PIECE: u64 = 2 << 20;
 /// Largest number of bytes, with those of holes, in one step of a zeroing. A MiB of holes costs a hundredth of the time of a
 /// written one.
 const SPAN: u64 = 32 << 20;
@@ -34,7 +33,7 @@ static ZEROS: Zeros = Zeros([0; 1 << 16]);
 /// take 2 MiB at most.
 const MORE: u64 = 1 << 30;
 /// Zeros for reads of longer holes, read-only; `None` in a process whose address space is limited. Where holes were read in a
-/// volume itself, the page tables for them would take 2 MiB for each GiB of holes, which the [`Room`] does not count.
+/// volume itself, the page tables for them would take 2 MiB for each GiB of holes.
 static MORE_ZEROS: OnceLock<Option<Mapping>> = OnceLock::new();
 
 /// Address of a mapping that is never unmapped and never written.
@@ -90,6 +89,7 @@ pub(crate) struct Memory {
     reserved: u64,
     /// One bit for each chunk: 1 if it is allocated, 0 if it is a hole.
     allocated: Box<[AtomicU64]>,
+    tables: Tables,
     room: Room,
     /// Number of chunks, from the beginning, that were taken from `room` when the volume was created.
     taken: u64,
@@ -151,6 +151,7 @@ impl Memory {
             base,
             reserved,
             allocated: (0..words).map(|_| AtomicU64::new(0)).collect(),
+            tables: Tables::of(reserved, room.clone()),
             taken: room.reserve(size / HUGE * (HUGE / CHUNK)),
             room,
             usable: AtomicU64::new(0),
@@ -204,6 +205,27 @@ impl Memory {
         let at = self.at(offset);
         prefetch(at, len);
         at
+    }
+
+    /// True if a read of the range at [`Self::readable`] would touch, in the volume, a [`PIECE`] that is a hole, and so add a
+    /// page table: the range is to be read [part](Self::part) by part.
+    #[inline]
+    pub(crate) fn is_sparse(&self, offset: u64, len: u64) -> bool {
+        let (first, last) = (offset / PIECE, (offset + len - 1) / PIECE);
+        if first == last && len <= ZEROS.0.len() as u64 {
+            return false;
+        }
+        (first..=last).any(|piece| self.written(piece) == 0) && (first < last || zeros(len).is_none())
+    }
+
+    /// Address and length of the first part of `[offset, offset + len)`: at most what lies in one [`PIECE`], and of a piece that
+    /// is a hole bytes that are always zero, outside the volume.
+    pub(crate) fn part(&self, offset: u64, len: u64) -> (*const u8, u64) {
+        let len = len.min(PIECE - offset % PIECE);
+        if self.written(offset / PIECE) > 0 {
+            return (self.at(offset), len);
+        }
+        zeros(len).map_or((ZEROS.0.as_ptr(), len.min(ZEROS.0.len() as u64)), |zeros| (zeros, len))
     }
 
     #[inline]
@@ -310,13 +332,10 @@ impl Memory {
         }
     }
 
-    /// Zeroes the bytes from `from` up to `to`, all in one page. In a hole, bytes that are zero already are not written,
-    /// because a write would allocate the page.
+    /// Zeroes the bytes from `from` up to `to`, all in one page. A hole is zero already, or a write is under way that may as well
+    /// come after. It is not touched: a write would allocate the page, and a read would add a page table.
     fn clear(&self, from: u64, to: u64) {
-        // SAFETY: the range was checked by the caller.
-        let byte = |at: u64| unsafe { self.at(at).read() };
-        let stays = || self.is_hole(from, to - from) && (from..to).all(|at| byte(at) == 0);
-        if from < to && !stays() {
+        if from < to && !self.is_hole(from, to - from) {
             self.fill(from, to);
         }
     }
@@ -333,13 +352,15 @@ impl Memory {
         to.saturating_sub(from.max(self.taken))
     }
 
-    /// Takes room for the holes in a range; returns their number of chunks. Without holes it costs one load of a word that
-    /// [`Self::mark`] reads in any case.
+    /// Takes room for the holes in a range and for their page tables; returns the number of chunks of the holes. Without holes it
+    /// costs one load of a word that [`Self::mark`] reads in any case.
     #[inline]
     fn take_room(&self, offset: u64, len: u64) -> Result<u64, Full> {
         let holes = chunks(offset, len).filter(|&chunk| self.lacks(chunk) && chunk >= self.taken).count() as u64;
         if holes > 0 {
             self.room.take(holes)?;
+            let (first, last) = ((self.taken * CHUNK).max(offset) / PIECE, (offset + len - 1) / PIECE);
+            self.tables.take(first..=last).inspect_err(|_| self.room.give_back(holes))?;
         }
         Ok(holes)
     }

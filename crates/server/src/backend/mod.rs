@@ -8,6 +8,7 @@ pub(crate) mod operation;
 pub(crate) mod overlap;
 pub(crate) mod rbd;
 pub(crate) mod remote;
+pub(crate) mod tables;
 
 use std::sync::Arc;
 

@@ -96,7 +96,7 @@ impl Sheet {
         self.write(request, bytes)
     }
 
-    /// Writes a name, scrambled if that is asked for.
+    /// Writes the name of a tenant, client or volume, scrambled if the recording has a key ([`Order::key`](super::Order::key)).
     ///
     /// # Errors
     /// If the file cannot be written.
@@ -173,7 +173,7 @@ impl Sheet {
         self.hand_over(&Item::Lost { requests, from_ns: from_ns.min(to_ns), to_ns }).map(drop)
     }
 
-    /// Writes the requests so far out if that was not done for a while.
+    /// Flushes the file ([`Self::flush`]) if that was last done 1 s ago, or 10 s ago with few requests since.
     ///
     /// # Errors
     /// If the file cannot be written.
@@ -185,7 +185,7 @@ impl Sheet {
         self.flush(now)
     }
 
-    /// Writes the requests so far out.
+    /// Ends the present block and writes all requests so far to the file.
     ///
     /// # Errors
     /// If the file cannot be written.

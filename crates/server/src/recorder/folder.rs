@@ -167,7 +167,8 @@ pub(super) fn keep(folder: &Path, segments: &[(PathBuf, u64)], unix_s: u64, most
     Ok(count)
 }
 
-/// The error if the file system of this file or folder is nearly full. Recordings leave the rest to the volumes.
+/// The error if the file system of this file or folder is nearly full: less than 5 % and less than 1 GiB free, which recordings
+/// leave to the volumes. `None` if there is more, or the file system cannot be asked.
 pub fn shortage(path: &Path) -> Option<io::Error> {
     let space = rustix::fs::statvfs(path).ok()?;
     let [free, all] = [space.f_bavail, space.f_blocks].map(|blocks| blocks.saturating_mul(space.f_frsize));

@@ -10,7 +10,7 @@ use evenkeel_flight::{Head, Item, Name, Reader, Request, Table};
 
 use super::file::Sheet;
 use super::folder;
-use super::order::{Opened, Recorded, is_small, refused, without_policy};
+use super::order::{Opened, Recorded, is_small, other_policy, refused, without_policy};
 use crate::error::Error;
 
 /// Room for head and block that is left below the bound on the size of a file, in bytes.
@@ -43,7 +43,7 @@ impl Wanted {
 /// Names that segments have, by number.
 type Names = HashMap<(Table, u32), Name>;
 
-/// A file that is being written, and a note if it has no policy.
+/// A file that is being written, and a note if it has no policy, or one that changed later.
 type Begun = (Sheet, Option<String>);
 
 /// Figures of a segment, for a recording.
@@ -120,7 +120,7 @@ fn join(folder: &Path, opened: &Opened, zero: Instant) -> io::Result<Recorded> {
     };
     let (requests, lost) = (sheet.requests(), sheet.lost());
     let (file, bytes) = (order.file.clone(), sheet.finish()?);
-    let note = note.or(lack);
+    let note = note.into_iter().chain(lack).reduce(|all, one| format!("{all}\n{one}"));
     Ok(Recorded { file, requests, lost, bytes, seconds: seconds(wanted.from_ns), note, ended: true, error: None })
 }
 
@@ -236,9 +236,12 @@ fn copy(paths: &[PathBuf], opened: &Opened, zero: Instant, wanted: &Wanted, must
         Ok((Sheet::new(opened.file.try_clone()?, &head, zero, None, opened.scrambler())?, lack))
     };
     let (mut begun, mut names): (Option<Begun>, Names) = (None, Names::new());
+    // The policy of the first segment, and a note if that of a later one is another.
+    let (mut policy, mut other) = (String::new(), None);
     // Size of the file at the newest look at the free space.
     let mut looked = 0_u64;
     for path in paths {
+        let mut is_compared = false;
         let goes_on = items(path, |head, item| {
             match &item {
                 Item::Name(name) => {
@@ -253,6 +256,12 @@ fn copy(paths: &[PathBuf], opened: &Opened, zero: Instant, wanted: &Wanted, must
                 // The policy of that time.
                 let is_kept = opened.head.anonymised || !head.policy.is_empty();
                 begun = Some(begin(head.policy.clone(), is_kept)?);
+                if !opened.head.anonymised {
+                    policy.clone_from(&head.policy);
+                }
+            }
+            if !std::mem::replace(&mut is_compared, true) && other.is_none() {
+                other = other_policy(&policy, &head.policy);
             }
             let Some((sheet, _)) = &mut begun else { return Ok(true) };
             put(sheet, item, &names, wanted.from_ns)?;
@@ -272,7 +281,10 @@ fn copy(paths: &[PathBuf], opened: &Opened, zero: Instant, wanted: &Wanted, must
         }
     }
     match begun {
-        Some(begun) => Ok(Some(begun)),
+        Some((sheet, lack)) => {
+            let other = other.or_else(|| other_policy(&policy, &opened.head.policy));
+            Ok(Some((sheet, lack.or(other))))
+        }
         // The present policy, which the segments have nothing to do with.
         None => begin(opened.head.policy.clone(), true).map(Some),
     }
@@ -362,6 +374,42 @@ mod tests {
         let recorded = save(&folder, opened, zero).unwrap_or_else(|error| panic!("{error}"));
         let note = recorded.note.unwrap_or_default();
         assert!(note.contains("--max-size") && !note.contains("of record in [server]"), "{note:?}");
+        let _ = fs::remove_dir_all(&folder);
+    }
+
+    #[test]
+    fn a_policy_that_changed_between_segments_is_noted() {
+        let folder = std::env::temp_dir().join(format!("evenkeel-last-changed-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&folder);
+        fs::create_dir_all(&folder).expect("a folder");
+        let zero = crate::clock::now();
+        let head = |iops: u32| Head { policy: format!("[tenants.shop.limit]\niops = {iops}\n"), ..Head::default() };
+        // The limits of two segments, and that at the time of saving.
+        for (limits, is_noted) in [([5, 5, 5], false), ([5, 6, 6], true), ([5, 6, 5], true), ([5, 5, 6], true)] {
+            for (number, iops) in (0..).zip(&limits[..2]) {
+                let path = folder::segment(&folder, number);
+                let _ = fs::remove_file(&path);
+                let mut segment =
+                    Sheet::new(create(&path).expect("a file"), &head(*iops), zero, None, None).expect("a head");
+                segment.write_lost(1, 0, 1).expect("not written yet");
+                segment.finish().expect("room for a block");
+            }
+            let file = folder.join("changed.evf");
+            let _ = fs::remove_file(&file);
+            let order = Order {
+                file: file.clone(),
+                pool: None,
+                length: std::time::Duration::from_secs(3600),
+                max_bytes: 1 << 20,
+                key: None,
+                force: false,
+            };
+            let (file, head) = (create(&file).expect("a file"), head(limits[2]));
+            let recorded = save(&folder, Opened { file, order, pool: None, head, start: zero }, zero);
+            let recorded = recorded.unwrap_or_else(|error| panic!("{error}"));
+            assert_eq!(recorded.lost, 2);
+            assert_eq!(recorded.note.is_some_and(|note| note.contains("policy changed")), is_noted, "{limits:?}");
+        }
         let _ = fs::remove_dir_all(&folder);
     }
 

@@ -47,7 +47,7 @@ pub struct Order {
 }
 
 /// The figures of a recording.
-#[derive(Clone, Debug, Deserialize, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub struct Recorded {
     /// Path of the file.
     pub file: PathBuf,
@@ -59,7 +59,8 @@ pub struct Recorded {
     pub bytes: u64,
     /// Length of the recording in seconds.
     pub seconds: f64,
-    /// The reason why the recording is shorter than was ordered or has no policy, if it is no error; otherwise `None`.
+    /// The reason why the recording is shorter than was ordered, has no policy, or has one that changed later, if it is no error;
+    /// otherwise `None`.
     pub note: Option<String>,
     /// True once the recording has ended and its file is complete.
     pub ended: bool,
@@ -217,9 +218,34 @@ pub(super) fn without_policy(head: &Head) -> Option<String> {
     })
 }
 
-/// The head of a recording of at most `most` bytes that begins now. If it is `anonymised`, it has no policy, which is full of
-/// names; nor if there is no room.
-pub(super) fn head(config: &Config, anonymised: bool, most: u64) -> Head {
+/// A note if the policy in the head of a recording is not the one that was in force later. Of volumes, which come and go, only
+/// pool, tenant and limit of those in both policies count. A policy that is empty because it was left out does not count.
+pub(super) fn other_policy(recorded: &str, later: &str) -> Option<String> {
+    if recorded.is_empty() || later.is_empty() || recorded == later {
+        return None;
+    }
+    let rules = |policy: &str| {
+        let mut rules: toml::Table = toml::from_str(policy).unwrap_or_default();
+        let volumes = match rules.remove("volumes") {
+            Some(toml::Value::Table(volumes)) => volumes,
+            _ => toml::Table::new(),
+        };
+        (rules, volumes)
+    };
+    let ((before, volumes), (after, volumes_after)) = (rules(recorded), rules(later));
+    let is_other = |one: &toml::Value, other: &toml::Value| {
+        ["pool", "tenant", "limit"].into_iter().any(|key| one.get(key) != other.get(key))
+    };
+    let changed = volumes.iter().any(|(name, one)| volumes_after.get(name).is_some_and(|other| is_other(one, other)));
+    (changed || before != after).then(|| {
+        "the policy changed during the recording, which has the one of its start alone; choose the part before the change \
+         with `evenkeel replay --for`, or record again"
+            .to_owned()
+    })
+}
+
+/// The policy of a configuration as text, of any length.
+pub(super) fn policy_text(config: &Config) -> String {
     /// The parts of the configuration that decide who gets what.
     #[derive(Serialize)]
     struct Policy<'a> {
@@ -228,7 +254,13 @@ pub(super) fn head(config: &Config, anonymised: bool, most: u64) -> Head {
         volumes: &'a std::collections::BTreeMap<String, evenkeel_policy::config::Volume>,
     }
     let policy = Policy { pools: &config.pools, tenants: &config.tenants, volumes: &config.volumes };
-    let policy = toml::to_string(&policy).unwrap_or_default();
+    toml::to_string(&policy).unwrap_or_default()
+}
+
+/// The head of a recording of at most `most` bytes that begins now. If it is `anonymised`, it has no policy, which is full of
+/// names; nor if there is no room.
+pub(super) fn head(config: &Config, anonymised: bool, most: u64) -> Head {
+    let policy = policy_text(config);
     let is_wanted = !anonymised && is_small(&policy, most);
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     Head {
@@ -242,6 +274,31 @@ pub(super) fn head(config: &Config, anonymised: bool, most: u64) -> Head {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_policy_that_changed_is_noted_and_volumes_that_come_and_go_are_not() {
+        let policy = |text: &str| head(&Config::parse(text, "test").unwrap(), false, u64::MAX).policy;
+        let volume = "[volumes.disk-0]\nbackend = \"memory\"\nsize = 4096\n";
+        let limited = |iops: u32| policy(&format!("[tenants.shop]\nlimit = {{ iops = {iops} }}\n{volume}"));
+        let more = policy(&format!(
+            "[tenants.shop]\nlimit = {{ iops = 5 }}\n{volume}[volumes.disk-1]\nbackend = \"memory\"\nsize = 4096\n"
+        ));
+        assert!(more != limited(5) && other_policy(&limited(5), &more).is_none());
+        assert_eq!(other_policy(&limited(5), &limited(5)), None);
+        assert!(other_policy(&limited(5), &limited(6)).is_some_and(|note| note.contains("policy changed")));
+        assert_eq!((other_policy("", &more), other_policy(&more, "")), (None, None), "left out");
+        let with = |more: &str| policy(&format!("[tenants.shop]\n{volume}{more}"));
+        assert_eq!(other_policy(&with(""), &with("description = \"a disk\"\n")), None);
+        for rule in ["limit = { iops = 5 }\n", "tenant = \"shop\"\n"] {
+            assert!(other_policy(&with(""), &with(rule)).is_some(), "a rule of a volume: {rule}");
+            assert!(other_policy(&with(rule), &with("")).is_some(), "a rule of a volume: {rule}");
+        }
+        // No recording has room for the later policy.
+        let mut large = Config::parse(&format!("[tenants.shop]\nlimit = {{ iops = 6 }}\n{volume}"), "test").unwrap();
+        large.volumes.get_mut("disk-0").unwrap().description = "x".repeat(4 << 20);
+        assert_eq!(head(&large, false, u64::MAX).policy, "");
+        assert!(other_policy(&limited(5), &policy_text(&large)).is_some());
+    }
 
     #[test]
     fn a_policy_that_leaves_little_room_for_requests_is_left_out() {

@@ -13,7 +13,7 @@ use super::file::Sheet;
 use super::folder;
 use super::keep::{Keep, Wanted};
 use super::names::{Names, Numbers};
-use super::order::{Opened, Order, Recorded, without_policy};
+use super::order::{self, Opened, Order, Recorded, other_policy, without_policy};
 use super::ring::{Consumer, Lost};
 use super::{Host, Record, Recorder};
 use crate::clock;
@@ -32,6 +32,10 @@ struct Ordered {
     sheet: Option<Sheet>,
     start: Instant,
     looked_at: Instant,
+    /// The policy in the file's head, the epoch whose policy was compared with it last, and when.
+    policy: String,
+    epoch: u64,
+    compared_at: Instant,
     figures: Recorded,
 }
 
@@ -98,7 +102,7 @@ pub(super) fn run(shared: &Arc<dyn Host>) {
         let now = clock::now();
         work.write(&**shared, now);
         work.look_for_room(now);
-        work.end_if(ending || closing, now);
+        work.end_if(&**shared, ending || closing, now);
         if let Some(keep) = &mut work.keep {
             keep.tick(now, asked > flushed);
             if recorder.missed.swap(false, Ordering::Relaxed) {
@@ -211,12 +215,13 @@ impl Work {
     }
 
     /// Ends the ordered recording if its time or its room is used up, if it has failed, or if it `must` end.
-    fn end_if(&mut self, must: bool, now: Instant) {
+    fn end_if(&mut self, shared: &dyn Host, must: bool, now: Instant) {
         let Some(ordered) = &mut self.ordered else { return };
         let length = now.since(ordered.start);
         ordered.figures.seconds = length.as_secs_f64();
-        let is_over = std::time::Duration::from(length) >= ordered.order.length;
-        ordered.end_if(must || is_over, now);
+        let must = must || std::time::Duration::from(length) >= ordered.order.length;
+        ordered.compare_policy(shared, must, now);
+        ordered.end_if(must, now);
     }
 }
 
@@ -225,7 +230,8 @@ impl Ordered {
         let scrambler = opened.scrambler();
         let Opened { order, file, pool, head, start } = opened;
         let figures = Recorded { note: without_policy(&head), ..Recorded::begun(&order.file) };
-        let mut ordered = Self { order, sheet: None, start, looked_at: start, figures };
+        let (policy, epoch, compared_at) = (head.policy.clone(), u64::MAX, start);
+        let mut ordered = Self { order, sheet: None, start, looked_at: start, policy, epoch, compared_at, figures };
         match Sheet::new(file, &head, start, pool, scrambler) {
             Ok(sheet) => ordered.sheet = Some(sheet),
             Err(error) => {
@@ -235,6 +241,21 @@ impl Ordered {
             }
         }
         ordered
+    }
+
+    /// Notes if the policy is not that of the file's head any more. The policy of each second is looked at, or at once if it
+    /// `must` be.
+    fn compare_policy(&mut self, shared: &dyn Host, must: bool, now: Instant) {
+        let epoch = shared.epoch();
+        if epoch == self.epoch || !(must || now.since(self.compared_at) >= LOOKS_EVERY) {
+            return;
+        }
+        (self.epoch, self.compared_at) = (epoch, now);
+        if self.figures.note.is_none() && !self.policy.is_empty() {
+            // It needs no room in the file.
+            let later = order::policy_text(&shared.snapshot().config);
+            self.figures.note = other_policy(&self.policy, &later);
+        }
     }
 
     /// Writes to the file, unless it has failed or is full.

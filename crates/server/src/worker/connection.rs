@@ -16,6 +16,8 @@ use super::meter::Toll;
 use super::readers::Share;
 use super::request::{ConnKey, Request, Whole};
 use super::sources::Set;
+use super::sparse::Sparse;
+use crate::backend::Backend;
 use crate::budget::{Account, Ahead, Charge, Member, Waiting};
 use crate::buffer::{Buffer, BufferPool};
 use crate::clock;
@@ -36,6 +38,8 @@ pub(crate) enum Payload {
     None,
     /// Address and number of bytes of a volume in memory, which are sent without a copy; the connection holds the volume.
     InPlace(*const u8, usize),
+    /// Bytes of a volume in memory with holes beside data, which are sent without a copy; the connection holds the volume.
+    Sparse(Sparse),
     /// Bytes read into a buffer.
     Buffer(Buffer),
     /// Bytes composed by the server: a message of the negotiation, or a block status.
@@ -43,11 +47,23 @@ pub(crate) enum Payload {
 }
 
 impl Payload {
+    /// The `len` bytes from `offset` of a volume in memory, which can be read at the address `at`.
+    #[inline]
+    pub(super) fn in_place(backend: &Backend, at: *const u8, offset: u64, len: u64) -> Self {
+        let sparse = match backend {
+            Backend::Memory(memory) | Backend::Emulate(memory, _) => Sparse::of(memory, offset, len),
+            Backend::File(_) | Backend::Remote(_) | Backend::Rbd(_) => None,
+        };
+        sparse.map_or(Self::InPlace(at, len as usize), Self::Sparse)
+    }
+
+    /// Address and number of bytes; of [`Self::Sparse`] no address.
     #[inline]
     fn parts(&self) -> (*const u8, usize) {
         match self {
             Self::None => (std::ptr::null(), 0),
             Self::InPlace(ptr, len) => (*ptr, *len),
+            Self::Sparse(sparse) => (std::ptr::null(), sparse.bytes()),
             Self::Buffer(buffer) => (buffer.as_slice().as_ptr(), buffer.len()),
             Self::Owned(bytes) => (bytes.as_ptr(), bytes.len()),
         }
@@ -61,7 +77,7 @@ struct Reply {
     charge: Charge,
 }
 
-// SAFETY: `Payload::InPlace` points into a volume that the connection holds and moves with.
+// SAFETY: `Payload::InPlace` and `Payload::Sparse` point into a volume that the connection holds and moves with.
 unsafe impl Send for Reply {}
 
 impl Reply {
@@ -108,8 +124,10 @@ pub(crate) struct SendList {
 // SAFETY: the pointers in it are only used within one call of `OutQueue::flush`.
 unsafe impl Send for SendList {}
 
-/// Largest number of replies in one system call: each has two parts, and the kernel takes 1024 parts.
-const REPLIES_PER_SEND: usize = 512;
+/// Largest number of parts in one system call that the kernel takes.
+const PARTS_PER_SEND: usize = 1024;
+/// Largest number of replies in one system call: most have two parts.
+const REPLIES_PER_SEND: usize = PARTS_PER_SEND / 2;
 
 impl OutQueue {
     /// Queues a reply; `charge`: the buffer memory that it holds.
@@ -161,17 +179,22 @@ impl OutQueue {
                         skip -= len;
                         continue;
                     }
-                    if total == left {
+                    if total == left || iov.len() == PARTS_PER_SEND {
                         break;
                     }
-                    // SAFETY: `skip < len`.
-                    let from = unsafe { ptr.add(skip) };
                     let length = (len - skip).min(left - total);
-                    iov.push(libc::iovec { iov_base: from.cast_mut().cast(), iov_len: length });
-                    total += length;
+                    if let (Payload::Sparse(sparse), true) = (&reply.payload, ptr.is_null()) {
+                        // SAFETY: the connection holds the volume.
+                        total += unsafe { sparse.add_to(iov, skip, length, PARTS_PER_SEND) };
+                    } else {
+                        // SAFETY: `skip < len`.
+                        let from = unsafe { ptr.add(skip) };
+                        iov.push(libc::iovec { iov_base: from.cast_mut().cast(), iov_len: length });
+                        total += length;
+                    }
                     skip = 0;
                 }
-                if total == left {
+                if total == left || iov.len() == PARTS_PER_SEND {
                     break;
                 }
             }
@@ -653,30 +676,33 @@ impl Connection {
         self.gone || self.out.len() == 0 && !self.transport.wants_send()
     }
 
-    /// Applies a new snapshot of the configuration; false if the connection must end: its certificate is not accepted any
-    /// more, or its volume was removed, needs TLS now, or does not admit this client any more.
-    pub(crate) fn follow(&mut self, snapshot: &Snapshot) -> bool {
+    /// Applies a new snapshot of the configuration.
+    ///
+    /// # Errors
+    /// The connection must end: its certificate is not accepted any more, or its volume needs TLS now, or does not admit this
+    /// client any more, each with kind and reason for the log; or its volume was removed.
+    pub(crate) fn follow(&mut self, snapshot: &Snapshot) -> Result<(), Option<(&'static str, String)>> {
         // Who has just proved who it is and said nothing since is judged with its first word.
         let admitted = self.peer.identity.is_none() || snapshot.admits(&self.peer);
         if let (Some(stream), Some(acceptor)) = (self.transport.tls(), &snapshot.tls)
             && !(stream.follow(acceptor) && admitted)
         {
-            tracing::info!(peer = %self.peer, "closing a connection: the client's certificate is no longer accepted by [server.tls] as reloaded; give the client a valid one");
-            return false;
+            let why = "the client's certificate is no longer accepted by [server.tls] as reloaded; give it a valid one";
+            return Err(Some(("certificate after a reload", why.to_owned())));
         }
-        let Phase::Attached(attached) = &mut self.phase else { return true };
+        let Phase::Attached(attached) = &mut self.phase else { return Ok(()) };
         if snapshot.volume(attached.volume.id).is_none() {
-            return false;
+            return Err(None);
         }
         let settings = snapshot.settings(&attached.volume);
         if self.transport.tls().is_none() && snapshot.needs_tls(settings, &self.peer) {
-            tracing::info!(peer = %self.peer, volume = attached.volume.name, "closing a connection: its volume needs TLS since a reload; connect with TLS (nbds)");
-            return false;
+            let why = format!("volume {} needs TLS since a reload; connect with TLS (nbds)", attached.volume.name);
+            return Err(Some(("TLS after a reload", why)));
         }
         if let Err(barred) = snapshot.admits_to(settings, &self.peer) {
             let (volume, why) = (&attached.volume.name, barred.because());
-            tracing::info!(peer = %self.peer, volume, why, "closing a connection: since a reload, access rules of its volume refuse the client");
-            return false;
+            let why = format!("since a reload, access rules of volume {volume} refuse the client: {why}");
+            return Err(Some(("access after a reload", why)));
         }
         if let Some((name, tenant)) = snapshot.tenant(&attached.volume, &self.peer) {
             attached.tenant = tenant;
@@ -689,7 +715,7 @@ impl Connection {
             attached.tenant_name = name;
         }
         attached.limits.size = attached.volume.size();
-        true
+        Ok(())
     }
 
     /// The volume that the connection is attached to; `None` while it negotiates.

@@ -197,7 +197,8 @@ impl Worker {
             None if command == Command::Read => {
                 let mut header = Some(reply::read(framing, cookie, offset, length as u32));
                 if let Backend::Emulate(memory, _) = &attached.volume.backend {
-                    let payload = Payload::InPlace(memory.readable(offset, length), length as usize);
+                    let at = memory.readable(offset, length);
+                    let payload = Payload::in_place(&attached.volume.backend, at, offset, length);
                     connection.out.push(header, payload, Charge::default());
                 }
                 read.sort_unstable_by_key(|(offset, _)| *offset);

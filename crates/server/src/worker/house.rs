@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 use evenkeel_control::placement::Sample;
 use evenkeel_control::{Duration, Instant};
 
-use super::connection::{Ending, Phase};
+use super::connection::{Connection, Ending, Phase};
 use super::ended::ENDS_IN_A_ROUND;
 use super::message::Message;
 use super::seen::Seen;
@@ -155,6 +155,20 @@ impl Worker {
             }
             self.say(CLOSING, why, &connection.peer, &why);
             self.close(connection);
+        }
+    }
+
+    /// Checks a connection against the newest snapshot; false if it must end. A reload may end thousands of connections, of which
+    /// the log has few.
+    pub(super) fn follows(&mut self, connection: &mut Connection) -> bool {
+        match connection.follow(&self.snapshot) {
+            Ok(()) => true,
+            Err(reason) => {
+                if let Some((kind, why)) = reason {
+                    self.say(CLOSING, kind, &connection.peer, &why);
+                }
+                false
+            }
         }
     }
 

@@ -32,6 +32,7 @@ pub(crate) mod request;
 mod residence;
 pub(crate) mod seen;
 mod sources;
+mod sparse;
 mod stepwise;
 #[cfg(test)]
 mod tests;
@@ -598,7 +599,7 @@ impl Worker {
     /// end.
     fn judge(&mut self, slot: usize) {
         if let Some(mut connection) = self.connections[slot].take_if(|_| slot >= self.unjudged) {
-            if connection.follow(&self.snapshot) {
+            if self.follows(&mut connection) {
                 self.connections[slot] = Some(connection);
             } else {
                 self.close(connection);

@@ -28,8 +28,8 @@ use crate::transport::Peer;
 const DISPATCH_BATCH: u64 = 256;
 /// Effort spent on volumes in memory between two looks at the clock; unit: one read from memory.
 const LOOK_AFTER: u64 = 64;
-/// Least effort of a write for the looks at the clock: wherever the range was zeroed or never written, the system may add a huge
-/// page (2 MiB), in a fraction of a millisecond.
+/// Least effort of a write: wherever the range was zeroed or never written, the system may add a huge page (2 MiB), in a fraction
+/// of a millisecond.
 const WRITE: u64 = LOOK_AFTER / 4;
 /// Bytes of new buffers, for reads of a device, whose allocation takes about as long as one read from memory: they are zeroed,
 /// and the system adds their pages one by one, 1 MiB in some 150 us.
@@ -136,7 +136,7 @@ impl Worker {
                 }
                 // All others come before these once more.
                 work.left.extend(left.chain(going_on));
-                let mut effort: u64 = work.ready.iter().map(Ready::effort).sum();
+                let mut effort: u64 = work.ready.iter().map(effort_of).sum();
                 let wake_at = loop {
                     match state.dispatch_wanted(now, |request| slots.wish(request.key, request.command)) {
                         Ok(Next::Run(mut request, mut ticket)) => {
@@ -160,7 +160,7 @@ impl Worker {
                                 state.exempt(&mut ticket);
                             }
                             let ready = Ready::new(request, ticket);
-                            effort += if in_memory { ready.effort() } else { 1 };
+                            effort += if in_memory { effort_of(&ready) } else { 1 };
                             work.ready.push_back(ready);
                         }
                         Ok(Next::Wait(until)) => break until,
@@ -262,8 +262,7 @@ impl Worker {
         self.buffers.take_fresh();
         for _ in 0..self.pools[index].ready.len() {
             let Some(ready) = self.pools[index].ready.pop_front() else { break };
-            let least = if ready.request.command == Command::Write { WRITE } else { 0 };
-            effort += ready.effort().max(least);
+            effort += effort_of(&ready);
             self.execute(snapshot, index, ready, now);
             effort += self.buffers.take_fresh() / FRESH;
             if effort >= LOOK_AFTER {
@@ -416,7 +415,7 @@ impl Worker {
             Ok(Output::Nothing) => (Some(reply::ok(framing, cookie, offset)), Payload::None),
             Ok(Output::InPlace(ptr)) => {
                 let header = reply::read(framing, cookie, offset, request.length as u32);
-                (Some(header), Payload::InPlace(ptr, request.length as usize))
+                (Some(header), Payload::in_place(&attached.volume.backend, ptr, offset, request.length))
             }
             Ok(Output::Bytes(buffer)) => {
                 (Some(reply::read(framing, cookie, offset, request.length as u32)), Payload::Buffer(buffer))
@@ -453,6 +452,13 @@ impl Worker {
         }
         self.connections[slot] = Some(connection);
     }
+}
+
+/// Effort of the next step of a request on a volume in memory, for the dispatch and for the looks at the clock.
+#[inline]
+fn effort_of(ready: &Ready) -> u64 {
+    let least = if ready.request.command == Command::Write { WRITE } else { 0 };
+    ready.effort().max(least)
 }
 
 /// Longest time that a worker spends in a row on one pool while other pools wait, if its [turn](Worker::turn) lasts `turn`.

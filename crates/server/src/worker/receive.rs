@@ -145,7 +145,7 @@ impl Worker {
     /// if it is not its client's turn.
     pub(super) fn receive(&mut self, mut connection: Box<Connection>) {
         // What comes after a reload is not for those whom it keeps out.
-        if connection.key.slot as usize >= self.unjudged && !connection.follow(&self.snapshot) {
+        if connection.key.slot as usize >= self.unjudged && !self.follows(&mut connection) {
             return self.close(connection);
         }
         let Some(client) = connection.ticket.as_ref().map(Ticket::client) else {

@@ -206,7 +206,7 @@ impl Worker {
             self.refresh();
         }
         // It may have been moving while all workers took a new snapshot.
-        if !connection.follow(&self.snapshot) {
+        if !self.follows(&mut connection) {
             self.close(connection);
             return;
         }

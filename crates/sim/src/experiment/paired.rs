@@ -29,6 +29,20 @@ pub(super) fn at_least(ours: &[f64], other: &[f64]) -> f64 {
     difference(ours, other).map_or_else(mean, |[low, _]| low)
 }
 
+/// The ratios of `ours` to `reference`, over the seeds that both have. Their mean is the ratio of the two means. They vary as
+/// this ratio does (it is linearised), so that its interval has the error of the reference, too. The ratio itself for each seed
+/// if it or the reference is not finite, or the reference not above 0.
+pub(super) fn ratios(ours: &[f64], reference: &[f64]) -> Figures {
+    let pairs: Vec<(f64, f64)> = ours.iter().copied().zip(reference.iter().copied()).collect();
+    let is = Estimate::over(&pairs, |pair| pair.0).mean;
+    let was = Estimate::over(&pairs, |pair| pair.1).mean;
+    let ratio = is / was.max(f64::MIN_POSITIVE);
+    if was <= 0.0 || !was.is_finite() || !ratio.is_finite() {
+        return vec![ratio; pairs.len()];
+    }
+    pairs.iter().map(|(ours, reference)| ratio + (ours - ratio * reference) / was).collect()
+}
+
 /// The rows of a metric, based on `row`: those of [`Row::columns`] with the means over the seeds and, after them, the same
 /// rows with the ends of intervals. Methods with fewer seeds have the first ones. No ends with a single seed.
 pub(super) fn columns(
@@ -96,6 +110,32 @@ mod tests {
         assert_eq!(at_least(&[3.0, 5.0], &[2.0, 4.0]), 1.0);
         assert_eq!(at_least(&[3.0, 3.0], &[3.0, 3.0]), 0.0);
         assert_eq!(at_least(&[3.0], &[2.5]), 0.5);
+    }
+
+    #[test]
+    fn the_interval_of_a_ratio_has_the_error_of_the_reference() {
+        let (ours, reference) = ([2.0, 4.0, 9.0], [4.0, 8.0, 18.0]);
+        assert_eq!(ratios(&ours, &reference), [0.5; 3], "one ratio in all seeds is certain, however much both vary");
+        assert_eq!(ratios(&ours[..2], &reference), [0.5; 2], "over the seeds that both have");
+        let uncertain = ratios(&[6.0; 3], &[1.0, 2.0, 3.0]);
+        assert_eq!(uncertain, [4.5, 3.0, 1.5]);
+        assert_eq!(ratios(&[1.0, f64::INFINITY], &[1.0, 1.0]), [f64::INFINITY; 2]);
+        assert_eq!(ratios(&[1.0, 2.0], &[1.0, f64::INFINITY]), [0.0; 2], "better than a reference that starves");
+        assert!(ratios(&[f64::INFINITY], &[f64::INFINITY])[0].is_nan());
+        assert_eq!((ratios(&[0.0], &[0.0]), ratios(&[], &[1.0])), (vec![0.0], Vec::new()));
+    }
+
+    #[test]
+    fn nineteen_of_twenty_intervals_have_the_true_ratio() {
+        let mut rng = SplitMix64::new(9);
+        let held = (0..1_000).filter(|_| {
+            let mut drawn = |mean: f64| (0..30).map(|_| mean + 0.2 * rng.next_normal()).collect::<Vec<_>>();
+            let (ours, reference) = (drawn(1.0), drawn(2.0));
+            let [low, high] = interval(&ratios(&ours, &reference)).expect("an interval");
+            (low..=high).contains(&0.5)
+        });
+        let held = held.count();
+        assert!((920..980).contains(&held), "{held}");
     }
 
     #[test]

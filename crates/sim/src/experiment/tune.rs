@@ -66,7 +66,7 @@ pub struct Found {
     pub published_cost: f64,
 }
 
-/// The costs of sets of values.
+/// A function that returns the cost (lower is better) of each of several sets of values of the tuned settings.
 pub type Evaluate<'a, E> = &'a mut dyn FnMut(&[Vec<f64>]) -> Result<Vec<f64>, E>;
 
 /// Searches the values with the least cost. `evaluate` returns the cost of each set of values; a cost that is not a number

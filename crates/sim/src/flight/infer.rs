@@ -112,29 +112,30 @@ impl Inferred {
 
 /// Infers the causes of a client's requests, given in order of arrival. O(n log n).
 pub fn infer(times: &[Times]) -> Inferred {
-    let behaviour = behaviour(times);
+    let order = by_completion(times);
+    let behaviour = behaviour(times, &order);
     let causes = match behaviour {
         Behaviour::Open => times.iter().map(|times| Cause::At(times.arrival_ns)).collect(),
         Behaviour::Closed { window_ns, near, .. } if near >= WHOLE => {
-            let mut causes = chain(times, window_ns, true);
-            chain_late(times, window_ns.max(median_latency(times)), &mut causes);
+            let mut causes = chain(times, &order, window_ns, true);
+            chain_late(times, &order, window_ns.max(median_latency(times)), &mut causes);
             causes
         }
-        Behaviour::Closed { window_ns, .. } => chain(times, window_ns, true),
+        Behaviour::Closed { window_ns, .. } => chain(times, &order, window_ns, true),
         Behaviour::Bounded { .. } => {
-            let longest = median(&mut gaps(times)).saturating_mul(LONGEST_MEDIANS);
-            chain(times, longest.max(longest_window(times)), false)
+            let longest = median(&mut gaps(times, &order)).saturating_mul(LONGEST_MEDIANS);
+            chain(times, &order, longest.max(longest_window(times)), false)
         }
     };
     Inferred { causes, behaviour }
 }
 
-fn behaviour(times: &[Times]) -> Behaviour {
-    if times.len() < FEWEST || is_clockwork(times) {
+/// The behaviour of a client; `order`: the numbers of its requests in order of completion.
+fn behaviour(times: &[Times], order: &[u32]) -> Behaviour {
+    if times.len() < FEWEST || is_clockwork(times, order) {
         return Behaviour::Open;
     }
-    let mut completions: Vec<u64> = times.iter().map(|times| times.completion_ns).collect();
-    completions.sort_unstable();
+    let completions: Vec<u64> = order.iter().map(|&number| times[number as usize].completion_ns).collect();
     let mut windows = Vec::new();
     let mut window = longest_window(times);
     while window >= SHORTEST_WINDOW_NS {
@@ -149,15 +150,15 @@ fn behaviour(times: &[Times]) -> Behaviour {
         return Behaviour::Closed { window_ns, near, chance };
     }
     match bound(times, &completions) {
-        Some(depth) if is_explained(times, depth) => Behaviour::Bounded { depth },
+        Some(depth) if is_explained(times, order, depth) => Behaviour::Bounded { depth },
         _ => Behaviour::Open,
     }
 }
 
 /// True if completions explain the arrivals of a client with at most `depth` requests in flight better than a clock does.
-fn is_explained(times: &[Times], depth: u32) -> bool {
+fn is_explained(times: &[Times], order: &[u32], depth: u32) -> bool {
     let (mut thinks, mut cycles) = (Vec::new(), Vec::new());
-    for (own, cause) in times.iter().zip(chain(times, u64::MAX, false)) {
+    for (own, cause) in times.iter().zip(chain(times, order, u64::MAX, false)) {
         if let Cause::After { request, think_ns } = cause {
             thinks.push(think_ns);
             cycles.push(own.arrival_ns - times[request as usize].arrival_ns);
@@ -210,9 +211,9 @@ fn shares(times: &[Times], completions: &[u64], window: u64) -> (f64, f64) {
 }
 
 /// True if a clock paces the client: its arrivals are more regular than the times between completions and arrivals.
-fn is_clockwork(times: &[Times]) -> bool {
+fn is_clockwork(times: &[Times], order: &[u32]) -> bool {
     let mut between: Vec<u64> = times.windows(2).map(|pair| pair[1].arrival_ns - pair[0].arrival_ns).collect();
-    let mut gaps = gaps(times);
+    let mut gaps = gaps(times, order);
     if gaps.len() < FEWEST / 2 {
         return false;
     }
@@ -221,12 +222,12 @@ fn is_clockwork(times: &[Times]) -> bool {
 }
 
 /// For each arrival, the time since the earliest completion that is not yet the cause of another arrival.
-fn gaps(times: &[Times]) -> Vec<u64> {
+fn gaps(times: &[Times], order: &[u32]) -> Vec<u64> {
     let think = |cause| match cause {
         Cause::After { think_ns, .. } => Some(think_ns),
         Cause::At(_) => None,
     };
-    chain(times, u64::MAX, false).into_iter().filter_map(think).collect()
+    chain(times, order, u64::MAX, false).into_iter().filter_map(think).collect()
 }
 
 /// The largest number in flight, if so low a maximum shows that the client waits for completions.
@@ -254,8 +255,7 @@ fn bound(times: &[Times], completions: &[u64]) -> Option<u32> {
 
 /// Chains each arrival to the earliest completion to which none is chained, at most `longest` nanoseconds before the arrival. If
 /// `shared`, and there is none, it is chained to the latest completion of all as long as no more are in flight than ever before.
-fn chain(times: &[Times], longest: u64, shared: bool) -> Vec<Cause> {
-    let order = by_completion(times);
+fn chain(times: &[Times], order: &[u32], longest: u64, shared: bool) -> Vec<Cause> {
     let mut free: VecDeque<u32> = VecDeque::new();
     let (mut place, mut depth, mut latest) = (0, 0, None);
     let mut causes = Vec::with_capacity(times.len());
@@ -286,14 +286,13 @@ fn chain(times: &[Times], longest: u64, shared: bool) -> Vec<Cause> {
 }
 
 /// Chains each arrival without a cause to the earliest completion that is no cause yet, at most `longest` nanoseconds before it.
-fn chain_late(times: &[Times], longest: u64, causes: &mut [Cause]) {
+fn chain_late(times: &[Times], order: &[u32], longest: u64, causes: &mut [Cause]) {
     let mut taken = vec![false; times.len()];
     for cause in causes.iter() {
         if let Cause::After { request, .. } = cause {
             taken[*request as usize] = true;
         }
     }
-    let order = by_completion(times);
     let mut free: VecDeque<u32> = VecDeque::new();
     let mut place = 0;
     for (number, (own, cause)) in times.iter().zip(causes).enumerate() {

@@ -104,7 +104,8 @@ pub struct Client {
 pub struct LeftOut {
     /// Requests that were dropped before they were dispatched.
     pub cancelled: u64,
-    /// Repetitions of requests that failed: the replay does not fail.
+    /// Repetitions of requests that failed and are sent: the replay does not fail. A repetition whose first attempt is not sent,
+    /// as it was cancelled, refused or not recorded, is sent in its place.
     pub retried: u64,
     /// Requests that were refused before they reached the device, for example beyond the end of the volume.
     pub refused: u64,
@@ -160,11 +161,9 @@ impl Load {
                 next = next.saturating_add(bytes.div_ceil(PART).saturating_mul(PART));
             }
         }
-        let is_kept = |request: &&Request| {
-            let is_sent = request.outcome != Outcome::Cancelled && !request.retried && !is_refused(request);
-            is_sent && starts.contains_key(&request.volume)
-        };
-        let kept = recording.requests.iter().filter(is_kept);
+        let fates = fates(&recording.requests, |volume| starts.contains_key(&volume));
+        let kept = recording.requests.iter().zip(&fates).filter(|(_, fate)| **fate == Fate::Sent);
+        let kept = kept.map(|(request, _)| request);
         let mut tenants: BTreeMap<u32, usize> = kept.clone().map(|request| (request.tenant, 0)).collect();
         let (count, zero) = (kept.clone().count(), kept.clone().next().map_or(0, |request| request.arrival_ns));
         let known = recording.by_number(Table::Tenant);
@@ -183,13 +182,14 @@ impl Load {
         let mut left_out = LeftOut { lost: recording.lost, ..LeftOut::default() };
         let mut requests = Vec::with_capacity(count);
         let mut connections: Connections = BTreeMap::new();
-        for request in recording.requests {
+        for (request, fate) in recording.requests.into_iter().zip(fates) {
             let Some(&start) = starts.get(&request.volume) else { continue };
-            match request.outcome {
-                Outcome::Cancelled => left_out.cancelled += 1,
-                _ if request.retried => left_out.retried += 1,
-                _ if is_refused(&request) => left_out.refused += 1,
-                _ => {
+            match fate {
+                Fate::Elsewhere => {}
+                Fate::Cancelled => left_out.cancelled += 1,
+                Fate::Retried => left_out.retried += 1,
+                Fate::Refused => left_out.refused += 1,
+                Fate::Sent => {
                     let tenant = tenants.get(&request.tenant).copied().unwrap_or(0);
                     let number = u32::try_from(requests.len()).unwrap_or(u32::MAX);
                     let run = begins.partition_point(|&start| start <= request.arrival_ns).saturating_sub(1);
@@ -404,6 +404,41 @@ fn chosen(volumes: &BTreeMap<u32, (String, u64)>, pool: Option<&str>) -> Result<
     }
 }
 
+/// The part that a recorded request has in a load.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fate {
+    /// It went to another pool.
+    Elsewhere,
+    Sent,
+    Cancelled,
+    Retried,
+    Refused,
+}
+
+/// The fates of requests in order of arrival. Of an attempt and its repetitions one is sent: the first that reached the device.
+fn fates(requests: &[Request], is_chosen: impl Fn(u32) -> bool) -> Vec<Fate> {
+    // The newest attempts without success, each with true if it or one that it repeats is sent.
+    let mut attempts: HashMap<(u32, Kind, u64, u64), bool> = HashMap::new();
+    let fate = |request: &Request| {
+        if !is_chosen(request.volume) {
+            return Fate::Elsewhere;
+        }
+        let of = (request.volume, request.kind, request.offset, request.length);
+        let repeats_sent = request.retried && attempts.remove(&of) == Some(true);
+        let fate = match request.outcome {
+            Outcome::Cancelled => Fate::Cancelled,
+            _ if repeats_sent => Fate::Retried,
+            _ if is_refused(request) => Fate::Refused,
+            _ => Fate::Sent,
+        };
+        if request.outcome != Outcome::Done {
+            attempts.insert(of, repeats_sent || fate == Fate::Sent);
+        }
+        fate
+    };
+    requests.iter().map(fate).collect()
+}
+
 /// True if the request failed before it was queued, as one beyond the end of its volume.
 fn is_refused(request: &Request) -> bool {
     matches!(request.outcome, Outcome::Failed(_)) && request.queue_ns == 0 && request.device_ns == 0
@@ -483,14 +518,48 @@ mod tests {
     #[test]
     fn requests_that_were_cancelled_or_repeated_are_left_out() {
         let mut requests: Vec<Request> = (0..10).map(|n| request(n * 1_000_000, 100_000)).collect();
-        requests[3].outcome = Outcome::Cancelled;
-        requests[4].retried = true;
-        requests[5].outcome = Outcome::Failed(5);
+        requests[1].outcome = Outcome::Cancelled;
+        requests[4].outcome = Outcome::Failed(5);
+        requests[6].retried = true;
         let load = Load::new(recording(requests), None).unwrap();
         assert_eq!((load.requests.len(), load.left_out.cancelled, load.left_out.retried), (8, 1, 1));
         let failed: Vec<bool> = load.requests.iter().map(|sent| sent.failed).collect();
         assert_eq!(failed, [false, false, false, true, false, false, false, false]);
         assert_eq!((load.pool.as_str(), &load.tenants[..]), ("main", &["t0".to_owned()][..]));
+    }
+
+    #[test]
+    fn a_request_is_sent_once_however_often_it_was_tried() {
+        let (done, failed, cancelled) = (Outcome::Done, Outcome::Failed(5), Outcome::Cancelled);
+        // For each attempt its outcome, and true if it is a repetition; those that are sent, and what is left out.
+        let cases = [
+            (vec![(cancelled, false), (done, true)], vec![1_u64], (1, 0, 0)),
+            (vec![(cancelled, false), (cancelled, true), (done, true)], vec![2], (2, 0, 0)),
+            (vec![(cancelled, false), (failed, true), (done, true)], vec![1], (1, 1, 0)),
+            (vec![(failed, false), (done, true)], vec![0], (0, 1, 0)),
+            (vec![(failed, false), (failed, true), (done, true)], vec![0], (0, 2, 0)),
+            (vec![(failed, false), (cancelled, true), (done, true)], vec![0], (1, 1, 0)),
+            // Refused at once, because the server was stopping.
+            (vec![(Outcome::Failed(108), false), (done, true)], vec![1], (0, 0, 1)),
+            // The first attempt was before the recording.
+            (vec![(done, true)], vec![0], (0, 0, 0)),
+            (vec![(failed, false), (done, true), (done, false)], vec![0, 2], (0, 1, 0)),
+        ];
+        for (attempts, sent, left_out) in cases {
+            let one = |(n, &(outcome, retried)): (u64, &(Outcome, bool))| {
+                let device_ns = if outcome == Outcome::Failed(108) { 0 } else { 100_000 };
+                Request { outcome, retried, ..request((n + 1) * 1_000_000, device_ns) }
+            };
+            // The load's times begin with another request.
+            let other = Request { offset: 4096, ..request(0, 100_000) };
+            let requests = (0..).zip(&attempts).map(one).chain([other]).collect();
+            let load = Load::new(recording(requests), None).unwrap();
+            let own = load.requests.iter().filter(|sent| sent.io.offset == 0);
+            let numbers: Vec<u64> = own.map(|sent| sent.arrival_ns / 1_000_000 - 1).collect();
+            assert_eq!(numbers, sent, "{attempts:?}");
+            let LeftOut { cancelled, retried, refused, .. } = load.left_out;
+            assert_eq!((cancelled, retried, refused), left_out, "{attempts:?}");
+        }
     }
 
     #[test]

@@ -97,7 +97,7 @@ pub fn simulate_on<D: Machine>(
         match ran {
             Err(Failure::Cancelled { .. }) if left == 0 => {}
             Err(failure) => return Err(failure),
-            Ok(_) => {}
+            Ok(()) => {}
         }
         unfinished += left;
         begin_ns = tally.borrow().last_ns();

@@ -205,19 +205,19 @@ pub(crate) fn watch_hosts<'a>(
     world.run(&mut |_| ControlFlow::Continue(())).map(|_| ())
 }
 
-/// Runs `setup` as [`run()`] does, and calls `watch` at each completion. `device` makes the device from its parameters and a
-/// seed.
+/// Runs `setup` as [`run()`] does, without statistics of the run, and calls `watch` at each completion. `device` makes the device
+/// from its parameters and a seed.
 pub(crate) fn run_watched<'a, D: Machine>(
     setup: &'a Setup,
     seed: u64,
     device: impl FnOnce(&DeviceParams, u64) -> D,
     watch: &'a mut Watch<'a>,
     progress: &mut dyn FnMut(Progress) -> ControlFlow<()>,
-) -> Result<Run, Failure> {
+) -> Result<(), Failure> {
     setup.check()?;
-    let mut world = run::World::new(setup, seed, device);
+    let mut world = run::World::new(setup, seed, device).without_statistics();
     world.watch = Some(watch);
-    world.run(progress)
+    world.run(progress).map(|_| ())
 }
 
 /// Runs `setup` without progress reports, and without a way to cancel.

@@ -230,7 +230,9 @@ impl<'a, D: Machine> World<'a, D> {
                 self.queue.set_alarm(WORKERS, front.next_event());
             }
         }
-        let run = self.meter.finish(end, self.seed, self.queue.popped());
+        // Without statistics there are no windows to judge, of which many may follow the last request.
+        let until = if self.is_counted { end } else { Instant::ZERO };
+        let run = self.meter.finish(until, self.seed, self.queue.popped());
         let (workers, moves) = self.front.as_ref().map(Front::result).unwrap_or_default();
         Ok(Run { workers, moves, ..run })
     }

@@ -108,6 +108,29 @@ fn hosts_that_are_only_watched_or_may_rest_complete_the_same_requests_at_the_sam
 }
 
 #[test]
+fn a_run_that_is_only_watched_completes_the_same_requests_at_the_same_instants() {
+    let setup = setup(admission::Config::SlowFast(admission::SlowFastConfig::REPAIRED));
+    let (mut counted, mut watched, mut inversion) = (Vec::new(), Vec::new(), Duration::ZERO);
+    let mut watch = |now: Instant, tenant: usize, done: &Completion| counted.push((now, tenant, done.bytes));
+    let mut world = World::new(&setup, 3, Device::new);
+    world.watch = Some(&mut watch);
+    world.run(&mut |_| ControlFlow::Continue(())).unwrap();
+    let seen = run_watched(
+        &setup,
+        3,
+        Device::new,
+        &mut |now, tenant, done| {
+            watched.push((now, tenant, done.bytes));
+            inversion = inversion + done.inversion;
+        },
+        &mut |_| ControlFlow::Continue(()),
+    );
+    seen.unwrap();
+    assert!(counted.len() > 100 && counted == watched, "{} and {} requests", counted.len(), watched.len());
+    assert_eq!(inversion, Duration::ZERO, "a statistic that is not wanted");
+}
+
+#[test]
 fn progress_is_reported_and_can_end_the_run() {
     let setup = Setup { duration: Duration::from_secs(60), ..setup(admission::Config::None) };
     let mut told = Vec::new();

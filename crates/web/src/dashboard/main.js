@@ -69,6 +69,8 @@ let newsAt = 0;
 let isAgent = false;
 /** What was recorded of the subject and time that are shown; `null` before the answer. */
 let past = null;
+/** Address of the subject that the history was last asked about. */
+let remembered = null;
 let recalling = null;
 let recallTimer = null;
 /** The moment that the history is to reach: of the first answer after a silence; and how often it may still be asked for anew. */
@@ -185,6 +187,9 @@ function take(state, of) {
     // The server records its newest second a little later, and a gap before it is known only then.
     awaited = { moment: feed.time, again: SOON_AGAINS };
     remember();
+  } else if (when.at === null && remembered !== null && remembered !== (subject()?.id ?? "")) {
+    // Without a choice of the user, the subject follows the first load and the first trouble.
+    remember();
   }
 }
 
@@ -196,6 +201,7 @@ async function remember() {
   const mine = new AbortController();
   recalling = mine;
   const { id, pool, tenants: whole, name } = subject() ?? { id: "", pool: "", name: "" };
+  remembered = id;
   const [{ from, to }, { at, length: { step } }] = [when.window(), when];
   const ask = (query) => recall((path) => get(path, mine.signal), query);
   try {
@@ -217,8 +223,10 @@ async function remember() {
   }
   // A gap at the end is about to end, or to be explained.
   const isOpen = past.seen?.gaps.at(-1)?.to_s >= Math.ceil(to);
-  const isEarly = awaited.again > 0 && (isOpen || !(past.seen?.end >= awaited.moment));
-  if (when.at === null && (isEarly || isOpen || step > 1)) {
+  const isBehind = isOpen || !(past.seen?.end >= awaited.moment);
+  const isEarly = awaited.again > 0 && isBehind;
+  // A busy server may record the awaited second late.
+  if (when.at === null && (isEarly || isOpen || (past.seen && isBehind) || step > 1)) {
     if (isEarly) awaited.again -= 1;
     recallTimer = setTimeout(remember, isEarly ? SOON_AGAIN_MS : AGAIN_MS);
   }
@@ -357,7 +365,9 @@ function header(state) {
   const verdicts = Object.entries(tally).map(([verdict, number]) => `${count(number)} ${verdict}`).join(", ");
   say(byId("targets"), `${targets.length > 0 ? `Targets: ${verdicts}` : "No targets"}; ${plural(held, "tenant")} throttled`);
   mark(byId("targets"), "data-verdict", missed > 0 ? "missed" : null);
-  document.title = missed > 0 ? `✕ ${missed} missed · Evenkeel` : "Evenkeel";
+  const critical = state.health.troubles.filter(({ level }) => level === "critical").length;
+  const alarms = [[critical, "critical"], [missed, "missed"]].filter(([number]) => number > 0).map((one) => one.join(" "));
+  document.title = alarms.length > 0 ? `✕ ${alarms.join(", ")} · Evenkeel` : "Evenkeel";
   const told = troubles(when.at === null ? state.health.troubles : (past?.troubles ?? []), state.volumes);
   showTroubles(told);
   if (when.at === null) news(all, told.map(({ text }) => text));

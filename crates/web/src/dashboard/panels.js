@@ -117,7 +117,7 @@ const MOST_TROUBLES = 6;
 /** What is wrong with a volume; the health of the server has failed requests. */
 const trouble = (volume) => (volume.error ? `FAILED: ${volume.error}`
   : volume.remote && !volume.remote.connected ? `AWAY: ${volume.remote.last_error ?? "no connection"}`
-    : volume.health ? `FAILING: ${volume.health}` : "");
+    : volume.health ?? "");
 
 /** Free part of a file system below which it is marked. */
 const LITTLE = 0.05;
@@ -202,8 +202,8 @@ export function subjectOf({ about }, volumes) {
 /** Troubles with what to do, worst first, and with the addresses of their subjects. */
 export function troubles(all, volumes) {
   const shown = all.slice(0, MOST_TROUBLES).map((one) => {
-    const { about, because, cure } = one;
-    return { text: `${about && `${about}: `}${because}.${cure && ` What to do: ${cure}.`}`, href: subjectOf(one, volumes) };
+    const { about, because, cure, level } = one;
+    return { text: `${level === "critical" ? "CRITICAL: " : ""}${about && `${about}: `}${because}.${cure && ` What to do: ${cure}.`}`, href: subjectOf(one, volumes) };
   });
   if (all.length > shown.length) shown.push({ text: `And ${all.length - shown.length} more: evenkeel health.`, href: "" });
   return shown;
@@ -229,7 +229,9 @@ export class Panels {
 
   draw(state) {
     this.workers.show(this.workerPaces.take(state.workers, (worker) => [worker.index, worker.requests_total, state.uptime_s]));
-    const failing = new Map(state.health.troubles.map(({ about, because }) => [about, because]).reverse());
+    // Requests that failed minutes ago are a warning: the volume does not fail at present.
+    const words = ({ because, level }) => `${level === "critical" ? "FAILING" : "WARNING"}: ${because}`;
+    const failing = new Map(state.health.troubles.map((one) => [one.about, words(one)]).reverse());
     this.volumes.show(state.volumes.map((volume) => ({ ...volume, health: failing.get(`volume ${volume.name}`) })));
     const { method, because, moves_total: moves } = state.placement;
     say(byId("placement"), `Placement by ${method}: ${because}; ${plural(moves, "connection")} moved so far.`);

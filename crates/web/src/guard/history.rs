@@ -157,7 +157,6 @@ fn of_part(pool: &PoolState, part: &Part<'_>) -> Figures {
 #[cfg(test)]
 mod tests {
     use evenkeel_guard::loops::record::{CgroupState, GroupState, ReadsState};
-    use evenkeel_policy::health::Level;
     use evenkeel_policy::state::GuaranteeState;
     use evenkeel_policy::verdict::Lately;
 
@@ -166,7 +165,7 @@ mod tests {
     #[test]
     fn a_shortage_of_space_for_the_history_is_recorded() {
         let kinds = |kind: &'static str| {
-            let own = move || Some(Trouble::new(Level::Warning, kind, "history", "100 MiB are free", "make room"));
+            let own = move || Some(Trouble::warning(kind, "history", "100 MiB are free", "make room"));
             let mut sensed = Sensed {
                 state: Box::new(State::default),
                 records: Box::new(|_, _| Vec::new()),

@@ -14,8 +14,8 @@ use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
 
 use crate::openmetrics::{
-    self, BYTES, Description, Family, Row, SECONDS, Table, Values, cluster, cluster_described, counter, each, family,
-    gauge, help, ms, some, whether,
+    self, BYTES, Description, Family, Row, SECONDS, TROUBLES, Table, Values, cluster, cluster_described, counter, each,
+    family, gauge, help, ms, rows, some, troubles, whether,
 };
 
 const PREFIX: &str = "evenkeel_guard";
@@ -269,6 +269,7 @@ pub(crate) fn described() -> Vec<Description> {
         OSD.described(PREFIX),
         STORE.described(PREFIX),
         cluster_described(PREFIX),
+        TROUBLES.described(PREFIX),
         AGENT.described(PREFIX),
         BUILD.described(PREFIX),
     ]
@@ -280,6 +281,7 @@ impl Collector for Snapshot {
         let (state, encoder) = (&self.0, &mut encoder);
         family(encoder, &BUILD, [(vec![state.version.as_str().into()], 1.0)].into_iter())?;
         each(encoder, &AGENT, &[(Vec::new(), state)])?;
+        troubles(encoder, &state.health)?;
         cluster(encoder, state.cluster.as_ref())?;
         each(encoder, &PACKETS, &of(state.packets().map(|(pool, _)| (pool, pool))))?;
         clients(encoder, &of(state.packets()))?;
@@ -299,13 +301,8 @@ fn of<'a, T>(pools: impl Iterator<Item = (&'a PoolState, &'a T)>) -> Vec<Row<'a,
     pools.map(|(pool, at)| (vec![pool.name.as_str().into()], at)).collect()
 }
 
-/// One row for each record of `all`. Its label values are those of `outer`, followed by the record's name.
-fn rows<'a, T>(outer: &Values<'a>, all: &'a [T], name: fn(&T) -> &str) -> Vec<Row<'a, T>> {
-    all.iter().map(|one| (outer.iter().cloned().chain([name(one).into()]).collect(), one)).collect()
-}
-
 fn clients(encoder: &mut DescriptorEncoder<'_>, pools: &[Row<'_, PacketsState>]) -> fmt::Result {
-    let devices = pools.iter().flat_map(|(of, r)| rows(of, &r.devices, |device| &device.name));
+    let devices = pools.iter().flat_map(|(of, r)| rows(of, &r.devices, |device| [device.name.as_str()]));
     each(encoder, &DEVICE, &devices.collect::<Vec<_>>())?;
     let clients = pools.iter().flat_map(|(of, pool)| pool.clients.iter().map(move |client| (of, client)));
     let mut clients: Vec<(&Values<'_>, &ClientState)> = clients.collect();
@@ -319,35 +316,22 @@ fn clients(encoder: &mut DescriptorEncoder<'_>, pools: &[Row<'_, PacketsState>])
 
 fn arrays(encoder: &mut DescriptorEncoder<'_>, arrays: &[Row<'_, QueueDepthState>]) -> fmt::Result {
     each(encoder, &QUEUE_DEPTH, arrays)?;
-    let volumes = arrays.iter().flat_map(|(of, array)| rows(of, &array.volumes, |volume| &volume.name));
+    let volumes = arrays.iter().flat_map(|(of, array)| rows(of, &array.volumes, |v| [v.name.as_str()]));
     let volumes: Vec<_> = volumes.collect();
     each(encoder, &VOLUME, &volumes)?;
-    let queues = volumes.iter().flat_map(|(of, volume)| {
-        volume.queues.iter().map(move |queue| {
-            let disk = [queue.disk.as_str().into(), queue.setting.as_str().into()];
-            (of.iter().cloned().chain(disk).collect(), queue)
-        })
-    });
+    let queues =
+        volumes.iter().flat_map(|(of, volume)| rows(of, &volume.queues, |q| [q.disk.as_str(), q.setting.as_str()]));
     each(encoder, &QUEUE, &queues.collect::<Vec<_>>())
 }
 
 fn groups(encoder: &mut DescriptorEncoder<'_>, pools: &[Row<'_, CgroupState>]) -> fmt::Result {
-    let groups = pools.iter().flat_map(|(of, pool)| {
-        pool.groups.iter().map(move |group| {
-            let names = [group.tenant.as_str().into(), group.group.as_str().into()];
-            (of.iter().cloned().chain(names).collect(), group)
-        })
-    });
+    let groups = pools.iter().flat_map(|(of, pool)| rows(of, &pool.groups, |g| [g.tenant.as_str(), g.group.as_str()]));
     let groups: Vec<Row<'_, GroupState>> = groups.collect();
     each(encoder, &GROUP, &groups)?;
     let throttled: Vec<_> = groups.iter().filter(|(_, group)| !group.throttle.is_empty()).cloned().collect();
     each(encoder, &LOCAL_GROUP, &throttled)?;
-    let directions = groups.iter().flat_map(|(of, group)| {
-        group.guarantees().map(move |guarantee| {
-            let kind = [guarantee.of.as_str().into(), guarantee.rates_in().name().into()];
-            (of.iter().cloned().chain(kind).collect(), guarantee)
-        })
-    });
+    let directions =
+        groups.iter().flat_map(|(of, group)| rows(of, group.guarantees(), |g| [g.of.as_str(), g.rates_in().name()]));
     each(encoder, &GUARANTEE, &directions.collect::<Vec<_>>())
 }
 
@@ -388,6 +372,7 @@ mod tests {
             "evenkeel_guard_local_latency_target_seconds{pool=\"disk\"} 0.005\n",
             "evenkeel_guard_local_read_latency_seconds{pool=\"disk\"} 0.008\n",
             "evenkeel_guard_local_latency_target_missed{pool=\"disk\"} 1.0\n",
+            "evenkeel_guard_troubles{level=\"critical\"} 0.0\n",
             "evenkeel_guard_group_delay_seconds{pool=\"disk\",tenant=\"bulk\",group=\"slice/tar\"} 0.25\n",
         ] {
             assert!(text.contains(line), "{line} is not in {text}");

@@ -33,6 +33,7 @@ pub(crate) trait Sense: Send {
 }
 
 /// The recording of a program's history: the open history, and all that is remembered from one second to the next.
+#[derive(Default)]
 pub(crate) struct Ledger {
     program: Program,
     marker: Marker,
@@ -60,20 +61,7 @@ pub(crate) struct Ledger {
 impl Ledger {
     /// A ledger from `now` on, Unix time in seconds: the program's start.
     pub(crate) fn new(program: Program, now: u64) -> Self {
-        Self {
-            program,
-            marker: Marker::default(),
-            open: None,
-            read_to: now,
-            open_at: 0,
-            complained: None,
-            held_at: 0,
-            synced_at: now,
-            paused: None,
-            behind: None,
-            later: Vec::new(),
-            starts: true,
-        }
+        Self { program, read_to: now, synced_at: now, starts: true, ..Self::default() }
     }
 
     /// Records the seconds that have ended since the last call. `place`: where to; `None` if the history is off.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use evenkeel_history::{Gauge, Series};
 use evenkeel_policy::decision::DecisionRecord;
-use evenkeel_policy::health::{Level, Trouble};
+use evenkeel_policy::health::Trouble;
 use evenkeel_policy::history::{EventKind, History as Answer};
 
 use super::*;
@@ -278,7 +278,7 @@ impl Sense for Missing {
     fn held(&mut self) -> Held {
         let missed = |n: u64| {
             let about = format!("tenant t{n} in pool main");
-            Trouble::new(Level::Warning, "target_missed", about, "p99 is 9 ms", "wait")
+            Trouble::warning("target_missed", about, "p99 is 9 ms", "wait")
         };
         Held { troubles: (0..2_500).map(missed).collect(), ..Held::default() }
     }

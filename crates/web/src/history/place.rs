@@ -14,7 +14,7 @@ pub struct Place {
 }
 
 /// The program that records its history.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Program {
     /// Kind of the program: `server` or `agent`.
     pub(crate) name: &'static str,

@@ -2,11 +2,13 @@
 
 use std::io;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use evenkeel_policy::health::{Level, Trouble};
+use evenkeel_guard::host::lock;
+use evenkeel_policy::figures::uptime;
+use evenkeel_policy::health::Trouble;
 
 use super::ledger::{BEHIND_CURE, Ledger, Sense};
 use super::place::{Place, Program};
@@ -16,6 +18,8 @@ use super::room::Room;
 const STOP_PATIENCE: Duration = Duration::from_secs(2);
 /// Time after the start of a second at which the one before is recorded.
 const AFTER: Duration = Duration::from_millis(5);
+/// Time from which on the recording of a second takes so long that nothing is recorded: a sync of a busy disk takes less.
+const STUCK_AFTER: Duration = Duration::from_secs(15);
 
 /// Cure if [`Recorder`] cannot have a thread.
 pub const NO_THREAD_CURE: &str = "raise the limit of threads (ulimit -u, TasksMax=) and restart";
@@ -26,19 +30,22 @@ pub(crate) const HISTORY_LOST: &str = "history_lost";
 /// A function that returns the present place; `None` if no history is recorded.
 type PlaceOf = Arc<dyn Fn() -> Option<Place> + Send + Sync>;
 
-/// The reason why nothing is recorded at present; `None` while the history is recorded.
-type Reason = Mutex<Option<String>>;
+/// The newest turn of the thread, of which there is one in a second, and all that it has found.
+struct Turn {
+    began: Instant,
+    /// The error for which nothing is recorded at present.
+    problem: Option<String>,
+    /// The reason why nothing is recorded by the present clock; `None` unless it was set back.
+    behind: Option<String>,
+    /// The room for the history; `None` if it is not known.
+    room: Option<Room>,
+}
 
 /// A history that a thread records once a second, for as long as the process lives.
 pub struct Recorder {
     program: Program,
     place: PlaceOf,
-    /// The error for which nothing is recorded at present.
-    problem: Arc<Reason>,
-    /// The reason why nothing is recorded by the present clock; `None` unless it was set back.
-    behind: Arc<Reason>,
-    /// The room for the history; `None` if it is not known.
-    room: Arc<Mutex<Option<Room>>>,
+    turn: Arc<Mutex<Turn>>,
     stops: SyncSender<SyncSender<()>>,
 }
 
@@ -53,14 +60,12 @@ impl Recorder {
         sense: impl Sense + 'static,
     ) -> io::Result<Self> {
         let (stops, stopped) = sync_channel(1);
-        let (place, problem): (PlaceOf, Arc<Reason>) = (Arc::new(place), Arc::default());
-        let behind: Arc<Reason> = Arc::default();
-        let room: Arc<Mutex<Option<Room>>> = Arc::default();
-        let (of_thread, told, measured) = (Arc::clone(&place), Arc::clone(&problem), Arc::clone(&room));
-        let by_clock = Arc::clone(&behind);
-        let work = move || record(program, &*of_thread, sense, (&*told, &*by_clock, &*measured), &stopped);
+        let place: PlaceOf = Arc::new(place);
+        let turn = Arc::new(Mutex::new(Turn { began: Instant::now(), problem: None, behind: None, room: None }));
+        let (of_thread, shared) = (Arc::clone(&place), Arc::clone(&turn));
+        let work = move || record(program, &*of_thread, sense, &shared, &stopped);
         thread::Builder::new().name("evenkeel-history".into()).spawn(work)?;
-        Ok(Self { program, place, problem, behind, room, stops })
+        Ok(Self { program, place, turn, stops })
     }
 
     /// Records that the program stops. Returns when that is on disk, or after two seconds.
@@ -83,30 +88,42 @@ impl Recorder {
 
     /// The error for which nothing is recorded at present.
     pub(crate) fn problem(&self) -> Option<String> {
-        self.problem.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        lock(&self.turn).problem.clone()
     }
 
     /// The trouble that nothing is recorded at present although the configuration has a place for it, or that there is soon no
     /// more room at that place; `None` otherwise.
     pub(crate) fn trouble(&self) -> Option<Trouble> {
+        self.trouble_at(Instant::now())
+    }
+
+    /// As [`Self::trouble`], at the instant `now`.
+    fn trouble_at(&self, now: Instant) -> Option<Trouble> {
         let place = self.place()?;
-        let Some(problem) = self.problem() else {
-            if let Some(behind) = self.behind.lock().unwrap_or_else(PoisonError::into_inner).clone() {
-                return Some(Trouble::new(Level::Warning, "clock_set_back", "history", behind, BEHIND_CURE));
-            }
-            let room = *self.room.lock().unwrap_or_else(PoisonError::into_inner);
-            return room?.trouble(&place, self.key());
+        let turn = lock(&self.turn);
+        let (folder, key, taken) = (place.folder.display(), self.key(), now.saturating_duration_since(turn.began));
+        let (because, cure) = if taken >= STUCK_AFTER {
+            let time = uptime(taken.as_secs_f64());
+            (
+                format!("no history is recorded: to write to {folder} has taken {time} so far, and goes on"),
+                format!(
+                    "look for errors of the disk of {folder} in the kernel's log, `journalctl -k`, or of a panic in that of the {}; or set {key} = \"off\" and restart",
+                    self.program.name
+                ),
+            )
+        } else if let Some(problem) = &turn.problem {
+            (
+                format!("no history is recorded: {problem}"),
+                format!(
+                    "make room in {folder}, make it writable, or end the other program that uses it; or set {key} = \"off\""
+                ),
+            )
+        } else if let Some(behind) = &turn.behind {
+            return Some(Trouble::warning("clock_set_back", "history", behind, BEHIND_CURE));
+        } else {
+            return turn.room?.trouble(&place, key);
         };
-        let (folder, key) = (place.folder.display(), self.key());
-        Some(Trouble::new(
-            Level::Warning,
-            HISTORY_LOST,
-            "",
-            format!("no history is recorded: {problem}"),
-            format!(
-                "make room in {folder}, make it writable, or end the other program that uses it; or set {key} = \"off\""
-            ),
-        ))
+        Some(Trouble::warning(HISTORY_LOST, "", because, cure))
     }
 }
 
@@ -115,11 +132,18 @@ pub(super) fn now() -> Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
+/// Puts into the turn all that the ledger knows of it.
+fn publish(turn: &Mutex<Turn>, ledger: &Ledger) {
+    let (problem, behind) = (ledger.problem(), ledger.behind());
+    let mut turn = lock(turn);
+    (turn.problem, turn.behind) = (problem, behind);
+}
+
 fn record(
     program: Program,
     place: &dyn Fn() -> Option<Place>,
     mut sense: impl Sense,
-    (problem, behind, room): (&Reason, &Reason, &Mutex<Option<Room>>),
+    turn: &Mutex<Turn>,
     stopped: &Receiver<SyncSender<()>>,
 ) {
     let mut ledger = Ledger::new(program, now().as_secs());
@@ -134,28 +158,57 @@ fn record(
             }
             Err(RecvTimeoutError::Disconnected) => return,
         }
+        lock(turn).began = Instant::now();
         let place = place();
         ledger.record(now().as_secs(), place.as_ref(), &mut sense);
-        *problem.lock().unwrap_or_else(PoisonError::into_inner) = ledger.problem();
-        *behind.lock().unwrap_or_else(PoisonError::into_inner) = ledger.behind();
-        let measured = place.and_then(|place| Room::measure(&place, ledger.bytes()));
-        *room.lock().unwrap_or_else(PoisonError::into_inner) = measured;
+        publish(turn, &ledger);
+        // A disk that hangs delays the measurement.
+        let room = place.and_then(|place| Room::measure(&place, ledger.bytes()));
+        lock(turn).room = room;
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use evenkeel_history::Sample;
+    use evenkeel_policy::health::Level;
+
     use super::*;
+    use crate::folder::Folder;
+    use crate::history::marks::Held;
+
+    struct Nothing;
+
+    impl Sense for Nothing {
+        fn samples(&mut self) -> Vec<Sample> {
+            Vec::new()
+        }
+
+        fn held(&mut self) -> Held {
+            Held::default()
+        }
+    }
+
+    #[test]
+    fn an_error_is_known_before_the_room_is_measured() {
+        let scratch = Folder::new();
+        let place = Place { folder: scratch.join("history"), bytes: 1 << 23 };
+        std::fs::write(&place.folder, "a file").expect("written");
+        let mut ledger = Ledger::new(Program { name: "server", key: "server.history" }, 100);
+        ledger.record(101, Some(&place), &mut Nothing);
+        let turn = Mutex::new(Turn { began: Instant::now(), problem: None, behind: None, room: None });
+        publish(&turn, &ledger);
+        let turn = lock(&turn);
+        assert!(turn.problem.as_ref().is_some_and(|problem| problem.contains("history")) && turn.room.is_none());
+    }
 
     #[test]
     fn a_history_that_is_not_recorded_is_a_trouble_unless_it_is_off() {
-        let recorder = |problem: Option<&str>, place: Option<Place>| Recorder {
-            program: Program { name: "server", key: "server.history" },
-            place: Arc::new(move || place.clone()),
-            problem: Arc::new(Mutex::new(problem.map(str::to_owned))),
-            behind: Arc::default(),
-            room: Arc::default(),
-            stops: sync_channel(1).0,
+        let recorder = |problem: Option<&str>, place: Option<Place>| {
+            let (program, place) = (Program { name: "server", key: "server.history" }, Arc::new(move || place.clone()));
+            let (began, problem) = (Instant::now(), problem.map(str::to_owned));
+            let turn = Arc::new(Mutex::new(Turn { began, problem, behind: None, room: None }));
+            Recorder { program, place, turn, stops: sync_channel(1).0 }
         };
         let place = || Some(Place { folder: "/srv/history".into(), bytes: 1 << 23 });
         let trouble = recorder(Some("No space left on device"), place()).trouble().expect("a trouble");
@@ -165,13 +218,21 @@ mod tests {
         assert!(cure.contains("/srv/history") && cure.ends_with("server.history = \"off\""), "{cure}");
         assert_eq!(recorder(None, place()).trouble(), None);
         assert_eq!(recorder(Some("it was in use"), None).trouble(), None, "it is off");
+        // Its disk hangs, so that the thread finds no error.
+        let hangs = recorder(None, place());
+        let trouble = |after: Duration| hangs.trouble_at(Instant::now() + after);
+        let stuck = trouble(Duration::from_secs(60)).expect("a trouble");
+        assert_eq!((stuck.kind.as_str(), trouble(Duration::from_secs(5))), (HISTORY_LOST, None));
+        assert!(stuck.because.contains("to write to /srv/history has taken") && stuck.cure.contains("journalctl -k"));
+        let off = recorder(None, None);
+        assert_eq!(off.trouble_at(Instant::now() + Duration::from_secs(60)), None, "it is off");
         let set_back = recorder(None, place());
-        *set_back.behind.lock().expect("no panic") = Some("the clock was set back".to_owned());
+        lock(&set_back.turn).behind = Some("the clock was set back".to_owned());
         let trouble = set_back.trouble().expect("a trouble");
         assert_eq!((trouble.kind.as_str(), trouble.cure.contains("timedatectl")), ("clock_set_back", true));
         let soon_full = recorder(None, place());
         let room = Room { free_bytes: 1 << 20, capacity_bytes: 1 << 30, missing_bytes: 1 << 22 };
-        *soon_full.room.lock().expect("no panic") = Some(room);
+        lock(&soon_full.turn).room = Some(room);
         assert_eq!(soon_full.trouble().map(|trouble| trouble.kind).as_deref(), Some("space"));
     }
 }

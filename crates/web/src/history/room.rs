@@ -2,7 +2,7 @@
 
 use evenkeel_history::Bounds;
 use evenkeel_policy::figures::bytes;
-use evenkeel_policy::health::{Level, Trouble};
+use evenkeel_policy::health::Trouble;
 use evenkeel_policy::space::is_scarce;
 
 use super::place::Place;
@@ -35,8 +35,7 @@ impl Room {
                 most if most < Bounds::LEAST => "= \"off\"".to_owned(),
                 most => format!("to at most {}", bytes(most)),
             };
-            Trouble::new(
-                Level::Warning,
+            Trouble::warning(
                 "space",
                 "history",
                 format!(

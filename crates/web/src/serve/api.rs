@@ -7,7 +7,7 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::{Method, StatusCode};
 use axum::response::{IntoResponse, Response};
-use axum::routing::on;
+use axum::routing::{MethodFilter, MethodRouter, on};
 use evenkeel_policy::Config;
 use evenkeel_policy::config::Volume;
 use evenkeel_policy::history::History;
@@ -20,7 +20,7 @@ use tokio::sync::Semaphore;
 use super::audit;
 use super::body::Body;
 use super::edit::Consent;
-use super::manager::Manager;
+use super::manager::{Manager, Outcome};
 use super::recording;
 use crate::caller::Caller;
 use crate::history;
@@ -31,8 +31,8 @@ use crate::serving::elsewhere_in_turn;
 
 type Shared = State<Arc<Manager>>;
 
-/// Changes are made one at a time, and one more may wait on a thread. Those that wait for a device that hangs leave the other
-/// threads that may block to other requests.
+/// Permits for changes to take a thread that may block: one change is made at a time, and one more waits. So changes that wait
+/// for a device that hangs leave the other threads to other requests.
 static BEING_MADE: Semaphore = Semaphore::const_new(2);
 
 /// The caller, as an extension of each connection's requests.
@@ -93,7 +93,7 @@ pub const CHANGES: &[Request<Arc<Manager>>] = &[
         |method| on(method, set_volume),
     ),
     write(Method::DELETE, "/api/v1/volumes/{name}", "", "removes it, keeps its file", |method| {
-        on(method, remove_volume)
+        remove(method, Manager::remove_volume)
     }),
     write(Method::PATCH, "/api/v1/server", r#"{"workers": 4}"#, "merges into `[server]`", |method| {
         on(method, set_server)
@@ -103,24 +103,24 @@ pub const CHANGES: &[Request<Arc<Manager>>] = &[
         "/api/v1/tenants/{name}",
         r#"{"weight": 3, "limit": {"iops": 500}}"#,
         "merges into the tenant; `\"create\": true` makes one",
-        |method| on(method, set_tenant),
+        |method| set(method, Manager::set_tenant),
     ),
     write(
         Method::DELETE,
         "/api/v1/tenants/{name}",
         "",
         "removes it; its connections pass to other tenants",
-        |method| on(method, remove_tenant),
+        |method| remove(method, Manager::remove_tenant),
     ),
     write(
         Method::PATCH,
         "/api/v1/pools/{name}",
         r#"{"tuning": {"admission": "none"}, "emulate": {"iops": 700}}"#,
         "merges into the pool; `\"create\": true` makes one",
-        |method| on(method, set_pool),
+        |method| set(method, Manager::set_pool),
     ),
     write(Method::DELETE, "/api/v1/pools/{name}", "", "removes it, if it has no volumes", |method| {
-        on(method, remove_pool)
+        remove(method, Manager::remove_pool)
     }),
     read("/api/v1/record", "figures of the recording under way, or of the newest one; `null` without one", |method| {
         on(method, recording::status)
@@ -224,7 +224,8 @@ async fn reload(State(manager): Shared, Extension(by): By) -> Answer {
     change(move || manager.reload(&by)).await
 }
 
-/// A path of its own: a server that does not know it refuses the request, where it would ignore a parameter and reload.
+/// The changes that a reload would make. This is no parameter of `/reload`, because a server of an older version would ignore the
+/// parameter and reload; it refuses an unknown path.
 async fn preview(State(manager): Shared) -> Answer {
     change(move || manager.preview()).await
 }
@@ -271,7 +272,7 @@ pub(crate) struct NewSettings {
     force: bool,
 }
 
-/// Reads a member that is there: null, which removes a setting, is a value.
+/// Reads a member of a JSON object so that `null`, which removes a setting, differs from a missing member.
 fn given<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Value>, D::Error> {
     Value::deserialize(deserializer).map(Some)
 }
@@ -289,7 +290,7 @@ impl NewSettings {
     /// The change that is requested.
     ///
     /// # Errors
-    /// If it is none or two: of two changes the first would stay if the second were refused.
+    /// If the request has neither a size nor other settings, or both: the size would stay changed if the settings were refused.
     pub(crate) fn change(self) -> Result<VolumeChange, Refusal> {
         let Self { size, tenant, description, limit, tls, allow, deny, force } = self;
         let members = [
@@ -330,44 +331,30 @@ async fn set_volume(
     .await
 }
 
-async fn remove_volume(State(manager): Shared, Extension(by): By, Named(name): Named) -> Answer {
-    change(move || manager.remove_volume(&by, &name)).await
-}
-
 async fn set_server(State(manager): Shared, Extension(by): By, Body(patch): Body<Value>) -> Answer {
     change(move || manager.set_server(&by, patch)).await
 }
 
-async fn set_tenant(
-    State(manager): Shared,
-    Extension(by): By,
-    Named(name): Named,
-    Body(mut patch): Body<Value>,
-) -> Answer {
-    let consent = Consent::take(&mut patch)?;
-    change(move || manager.set_tenant(&by, &name, patch, consent)).await
+/// The handler of a request whose body is merged into the settings of a tenant or pool.
+fn set(method: MethodFilter, to: fn(&Manager, &Caller, &str, Value, Consent) -> Outcome) -> MethodRouter<Arc<Manager>> {
+    on(
+        method,
+        async move |State(manager): Shared, Extension(by): By, Named(name): Named, Body(mut body): Body<Value>| {
+            let consent = Consent::take(&mut body)?;
+            change(move || to(&manager, &by, &name, body, consent)).await
+        },
+    )
 }
 
-async fn remove_tenant(State(manager): Shared, Extension(by): By, Named(name): Named) -> Answer {
-    change(move || manager.remove_tenant(&by, &name)).await
-}
-
-async fn remove_pool(State(manager): Shared, Extension(by): By, Named(name): Named) -> Answer {
-    change(move || manager.remove_pool(&by, &name)).await
-}
-
-async fn set_pool(
-    State(manager): Shared,
-    Extension(by): By,
-    Named(name): Named,
-    Body(mut patch): Body<Value>,
-) -> Answer {
-    let consent = Consent::take(&mut patch)?;
-    change(move || manager.set_pool(&by, &name, patch, consent)).await
+/// The handler of a request that removes a volume, tenant or pool.
+fn remove(method: MethodFilter, remove: fn(&Manager, &Caller, &str) -> Outcome) -> MethodRouter<Arc<Manager>> {
+    on(method, async move |State(manager): Shared, Extension(by): By, Named(name): Named| {
+        change(move || remove(&manager, &by, &name)).await
+    })
 }
 
 /// Makes a change on another thread than the one that answers requests, because opening and closing volumes takes time.
-async fn change(make: impl FnOnce() -> Result<Vec<String>, Refusal> + Send + 'static) -> Answer {
+async fn change(make: impl FnOnce() -> Outcome + Send + 'static) -> Answer {
     let failed =
         |_| Refusal::new(500, "internal", "an internal error ended the change", "report the error in the server's log");
     let changes = elsewhere_in_turn(&BEING_MADE, make).await.map_err(failed).and_then(|made| made)?;

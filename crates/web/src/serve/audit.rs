@@ -1,5 +1,7 @@
 //! Changes with their values before and after: for the log, one line for each change by command with its caller, and for answers.
 
+use std::collections::BTreeSet;
+
 use evenkeel_policy::Config;
 use evenkeel_policy::change::{Change, plan};
 use evenkeel_policy::config::{Limit, Tenant, WeightAt};
@@ -12,19 +14,27 @@ use crate::history::BY_COMMAND;
 
 /// The most differences that one line names; a reload may have more.
 const MAX_NAMED: usize = 20;
+/// The most lines in the log about one change: few enough for the log's queue.
+const MAX_LINES: usize = 50;
 /// The most characters of a value that a line shows; a list may be long.
 const MAX_VALUE: usize = 200;
 
-/// Logs that the caller `by` has changed the object `what`, with every value that differs, and returns the line; no line if no
-/// value differs.
-pub(crate) fn log<T: Serialize>(by: &Caller, what: &str, before: &T, after: &T) -> Option<String> {
-    let line = format!("changed by {by}: {what}: {}", differing(before, after)?);
-    tracing::info!("{line}");
-    Some(line)
+/// Logs that the caller `by` has changed the object `what`, with every value that differs, and returns the lines: one for each
+/// [`MAX_NAMED`] differences, and none if no value differs.
+pub(crate) fn log<T: Serialize>(by: &Caller, what: &str, before: &T, after: &T) -> Vec<String> {
+    let values = serde_json::to_value(before).ok().zip(serde_json::to_value(after).ok());
+    let phrases = values.map(|(before, after)| phrases(&before, &after)).unwrap_or_default();
+    if phrases.is_empty() {
+        return phrases;
+    }
+    let by = by.to_string();
+    let lines: Vec<String> = phrases.iter().map(|phrase| format!("changed by {by}: {what}: {phrase}")).collect();
+    lines.iter().for_each(|line| tracing::info!("{line}"));
+    lines
 }
 
-/// Logs which limits and weights hours of the day have put into force or out of it between `before` and `after`. Returns each
-/// object that has one, named as in [`log`], with its line.
+/// Logs the limits and weights that begin or end between `before` and `after` because their hours of the day do. Returns each
+/// object with such a limit or weight, named as in [`log`], with its line.
 pub(crate) fn log_hours(before: &Config, after: &Config) -> Vec<(String, String)> {
     let mut changed = Vec::new();
     for (name, is) in &after.pools {
@@ -49,8 +59,8 @@ pub(crate) fn log_hours(before: &Config, after: &Config) -> Vec<(String, String)
     lines.collect()
 }
 
-/// The rates of a limit before and after its hours have begun or ended; `None` if they have not. Of a limit that has other values
-/// than before, the line about its change has these.
+/// The rates of a limit before and after its hours have begun or ended, as a phrase. `None` if its hours have not, or if its
+/// values were changed, too: then the line about that change has the rates.
 fn by_hours(key: &str, before: &Limit, after: &Limit) -> Option<String> {
     let (from, to, hours) = (before.in_force(), after.in_force(), after.when?);
     let is_schedule = from != to && Limit { is_off: after.is_off, ..*before } == *after;
@@ -77,8 +87,8 @@ fn tenant_by_hours(before: &Tenant, after: &Tenant) -> Vec<String> {
     changed
 }
 
-/// Removes from a history what only the control socket may show, as of the configuration: the values of changes, except those of
-/// a tenant or a pool, which the state shows. It does not show which clients belong to a tenant (`match`).
+/// Replaces in a history the values of changes that only clients of the control socket may see: all except those of a tenant or
+/// pool, which the public state has, too; but not a tenant's `match`, which names its clients.
 pub(crate) fn hide_values(history: &mut History) {
     let is_secret = |event: &Event| {
         let is_about_others = event.pool.is_empty() && event.tenant.is_empty();
@@ -136,7 +146,48 @@ fn sentence(before: &Value, after: &Value) -> Option<String> {
     (!differing.is_empty()).then(|| differing.join(", "))
 }
 
+/// The differences as phrases of at most [`MAX_NAMED`] each; beyond [`MAX_LINES`] of them the last one says how many more there
+/// are.
+fn phrases(before: &Value, after: &Value) -> Vec<String> {
+    let mut differing = Vec::new();
+    differences(String::new(), before, after, &mut differing);
+    let more = differing.len().saturating_sub(MAX_NAMED * MAX_LINES);
+    differing.truncate(MAX_NAMED * MAX_LINES);
+    let phrases = differing.chunks(MAX_NAMED).map(|named| named.join(", "));
+    phrases.chain((more > 0).then(|| format!("and {more} more"))).collect()
+}
+
+/// True if a line shows only the beginning of this value, in which two values may not differ.
+fn is_long(value: &Value) -> bool {
+    value.to_string().len() > MAX_VALUE
+}
+
+/// Adds the differences of two lists of which one is long to `out`: the parts that differ, with the index of their first member.
+/// If a part is long, too, each member that is in one list alone has a phrase instead, so that no member is missing.
+fn list_differences(key: &str, was: &[Value], is: &[Value], out: &mut Vec<String>) {
+    let same = was.iter().zip(is).take_while(|(was, is)| was == is).count();
+    let (was, is) = (&was[same..], &is[same..]);
+    let end = was.iter().rev().zip(is.iter().rev()).take_while(|(was, is)| was == is).count();
+    let (was, is) = (&was[..was.len() - end], &is[..is.len() - end]);
+    let [before, after] = [was, is].map(|part| Value::from(part.to_vec()));
+    let (new, gone) = (only_in(is, was), only_in(was, is));
+    if !(is_long(&before) || is_long(&after)) || new.is_empty() && gone.is_empty() {
+        out.push(format!("{key}[{same}..] from {} to {}", shown(&before), shown(&after)));
+        return;
+    }
+    let space = if key.is_empty() { "" } else { " " };
+    out.extend(new.into_iter().map(|member| format!("{key}{space}with {}", shown(member))));
+    out.extend(gone.into_iter().map(|member| format!("{key}{space}without {}", shown(member))));
+}
+
+/// The members of `list` that `other` does not have. O(n log n).
+fn only_in<'v>(list: &'v [Value], other: &[Value]) -> Vec<&'v Value> {
+    let known: BTreeSet<String> = other.iter().map(ToString::to_string).collect();
+    list.iter().filter(|member| !known.contains(&member.to_string())).collect()
+}
+
 fn differences(key: String, before: &Value, after: &Value, out: &mut Vec<String>) {
+    let none = Value::Object(serde_json::Map::new());
     match (before, after) {
         (Value::Object(was), Value::Object(is)) => {
             let keys = was.keys().chain(is.keys().filter(|key| !was.contains_key(*key)));
@@ -147,6 +198,12 @@ fn differences(key: String, before: &Value, after: &Value, out: &mut Vec<String>
             }
         }
         (before, after) if before == after => {}
+        (Value::Array(was), Value::Array(is)) if is_long(before) || is_long(after) => {
+            list_differences(&key, was, is, out);
+        }
+        // Member by member.
+        (Value::Null, Value::Object(_)) if is_long(after) => differences(key, &none, after, out),
+        (Value::Object(_), Value::Null) if is_long(before) => differences(key, before, &none, out),
         (before, after) => {
             let space = if key.is_empty() { "" } else { " " };
             out.push(format!("{key}{space}from {} to {}", shown(before), shown(after)));
@@ -258,6 +315,50 @@ mod tests {
             "a note",
         ];
         assert_eq!(with_values(lines.map(str::to_owned).to_vec(), &before, &after), expected);
+    }
+
+    #[test]
+    fn every_difference_is_in_the_log_however_many_there_are_and_wherever_in_a_list() {
+        let numbered = |count: u64, more: u64| -> Value {
+            (0..count).map(|n| (format!("k{n}"), json!(n + more))).collect::<serde_json::Map<_, _>>().into()
+        };
+        let lines = log(&Caller::Unknown, "configuration", &numbered(50, 0), &numbered(50, 1));
+        assert_eq!(lines.len(), 3);
+        for n in 0..50 {
+            let named = format!("k{n} from {n} to {}", n + 1);
+            assert!(lines.iter().any(|line| line.contains(&named)), "{named}: {lines:?}");
+        }
+        let too_many = numbered(2_000, 0);
+        let lines = log(&Caller::Unknown, "configuration", &json!({}), &too_many);
+        assert_eq!(lines.len(), MAX_LINES + 1);
+        assert!(lines[MAX_LINES].ends_with("and 1000 more"), "{}", lines[MAX_LINES]);
+        assert!(log(&Caller::Unknown, "configuration", &too_many, &too_many).is_empty());
+
+        let list = |more: &[&str]| {
+            let hosts = (0..100).map(|n| format!("192.0.2.{n}")).chain(more.iter().map(|&host| host.to_owned()));
+            json!({ "allow": hosts.chain(["unix".to_owned()]).collect::<Vec<String>>() })
+        };
+        assert_eq!(
+            sentence(&list(&[]), &list(&["0.0.0.0/0"])).as_deref(),
+            Some("allow[100..] from [] to [\"0.0.0.0/0\"]")
+        );
+        // Both ends of the list differ, and the part between them is long.
+        let ends = |first: &str, last: &str| {
+            let hosts = (0..100).map(|n| format!("192.0.2.{n}")).chain([last.to_owned()]);
+            let hosts: Vec<String> = [first.to_owned()].into_iter().chain(hosts).collect();
+            json!({ "allow": hosts })
+        };
+        assert_eq!(
+            sentence(&ends("10.0.0.1", "unix"), &ends("10.0.0.2", "0.0.0.0/0")).as_deref(),
+            Some("allow with 10.0.0.2, allow with 0.0.0.0/0, allow without 10.0.0.1, allow without unix")
+        );
+        // Another order alone.
+        let moved = sentence(&ends("10.0.0.1", "unix"), &ends("unix", "10.0.0.1")).expect("it differs");
+        assert!(moved.starts_with("allow[0..] from [\"10.0.0.1\""), "{moved}");
+        let tenant = json!({ "match": list(&[])["allow"].clone(), "weight": 9 });
+        let line = sentence(&json!(null), &tenant).expect("a new one");
+        assert!(line.starts_with("match from nothing to [") && line.ends_with("weight from nothing to 9"), "{line}");
+        assert!(sentence(&tenant, &json!(null)).is_some_and(|line| line.ends_with("weight from 9 to nothing")));
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! Changes of a configuration that operators request, before they are put into force.
 
+use std::collections::BTreeMap;
+
 use evenkeel_policy::Config;
 use evenkeel_policy::check::{Errors, Problem};
 use evenkeel_policy::config::{DEFAULT_POOL, DEFAULT_TENANT, Volume};
@@ -54,10 +56,13 @@ pub(crate) fn with_volume(config: &Config, name: &str, volume: Volume) -> Result
 /// If there is no volume of this name.
 pub(crate) fn without_volume(config: &Config, name: &str) -> Result<(Config, Volume), Refusal> {
     let mut config = config.clone();
-    match config.volumes.remove(name) {
-        Some(volume) => Ok((config, volume)),
-        None => Err(unknown("volume", name, config.volumes.keys())),
-    }
+    let volume = removed("volume", &mut config.volumes, name)?;
+    Ok((config, volume))
+}
+
+/// Removes `name` from `known`, a table of the configuration, and returns its settings.
+fn removed<T>(what: &'static str, known: &mut BTreeMap<String, T>, name: &str) -> Result<T, Refusal> {
+    known.remove(name).ok_or_else(|| unknown(what, name, known.keys()))
 }
 
 /// `config` with `patch` merged into the table `server`.
@@ -111,10 +116,7 @@ pub(crate) fn without_tenant(config: &Config, name: &str) -> Result<Config, Refu
         return Err(needed("tenant", name));
     }
     let mut config = config.clone();
-    match config.tenants.remove(name) {
-        Some(_) => Ok(config),
-        None => Err(unknown("tenant", name, config.tenants.keys())),
-    }
+    removed("tenant", &mut config.tenants, name).map(|_| config)
 }
 
 /// `config` without the pool `name`.
@@ -130,10 +132,7 @@ pub(crate) fn without_pool(config: &Config, name: &str) -> Result<Config, Refusa
     if name == DEFAULT_POOL {
         return Err(needed("pool", name));
     }
-    match config.pools.remove(name) {
-        Some(_) => Ok(config),
-        None => Err(unknown("pool", name, config.pools.keys())),
-    }
+    removed("pool", &mut config.pools, name).map(|_| config)
 }
 
 /// The refusal to remove the default pool or tenant: volumes and clients that name no other would have none.

@@ -44,9 +44,13 @@ impl From<&Caller> for Asker {
     }
 }
 
-/// Changes that wait for the history at most, should it be off.
+/// Sentences that answer a command, or the reason why it is refused.
+pub(super) type Outcome = Result<Vec<String>, Refusal>;
+
+/// The most changes that are kept until the history records them; of more, as while the history is off, the oldest are dropped.
 const MAX_CHANGES: usize = 1_000;
-/// Longest time for which a change waits: the history gives it the time at which it is recorded.
+/// Longest time for which a change is kept until the history records it. The history gives a change the time of recording, which
+/// would be too wrong later.
 const CHANGE_WAITS: Duration = Duration::from_secs(60);
 
 /// The running server, together with the source of its configuration.
@@ -59,7 +63,7 @@ pub struct Manager {
     fixed_volumes: Mutex<BTreeSet<String>>,
     /// The host's membership in a cluster; unset if the host is not in a cluster.
     cluster: OnceLock<evenkeel_cluster::Handle>,
-    /// Records the history; unset before it is started, or if no thread could be.
+    /// The recorder of the history; unset before the recorder starts, or if its thread could not start.
     history: OnceLock<Recorder>,
     /// Percentiles of the newest recorded second.
     recent: Recent,
@@ -86,7 +90,7 @@ impl Manager {
 
     /// Logs a change of the object `what`, and keeps it for the history.
     fn audit<T: Serialize>(&self, by: &Caller, what: &str, before: &T, after: &T) {
-        if let Some(sentence) = audit::log(by, what, before, after) {
+        for sentence in audit::log(by, what, before, after) {
             self.keep(what, sentence);
         }
     }
@@ -98,7 +102,7 @@ impl Manager {
         }
     }
 
-    /// Keeps the sentence about a change of the object `what` for the history.
+    /// Keeps the sentence about a change of the object `what`, such as `tenant shop`, until the history records it.
     fn keep(&self, what: &str, sentence: String) {
         let of = |kind: &str| what.strip_prefix(kind).unwrap_or_default().to_owned();
         let mut changes = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
@@ -150,7 +154,7 @@ impl Manager {
         State { health, ..state }
     }
 
-    /// The answer to `/healthz`, by the health of a state that was collected in the last second, for whichever use.
+    /// The answer to `/healthz`, from a health of the last second, whichever request it was collected for.
     pub(super) fn probed(&self) -> probe::Answer {
         // Without distributions and decisions: neither has to do with health.
         self.newest.answer(Instant::now(), || self.state_since(f64::INFINITY).health)
@@ -201,7 +205,7 @@ impl Manager {
     ///
     /// # Errors
     /// If the configuration cannot be used, or needs a restart.
-    pub(super) fn preview(&self) -> Result<Vec<String>, Refusal> {
+    pub(super) fn preview(&self) -> Outcome {
         let _one_at_a_time = self.begin();
         let loaded = self.source.load()?;
         let present = self.config();
@@ -219,7 +223,7 @@ impl Manager {
     ///
     /// # Errors
     /// If the configuration cannot be used, or needs a restart; no change is made then.
-    pub fn reload(&self, by: &Caller) -> Result<Vec<String>, Refusal> {
+    pub fn reload(&self, by: &Caller) -> Outcome {
         let mut change = self.begin_for(by.into());
         let loaded = self.source.load()?;
         for warning in &loaded.warnings {
@@ -248,7 +252,7 @@ impl Manager {
     ///
     /// # Errors
     /// If the server cannot make the change.
-    pub fn keep_hours(&self) -> Result<Vec<String>, Refusal> {
+    pub fn keep_hours(&self) -> Outcome {
         let present = self.config();
         let mut wanted = Config::clone(&present);
         wanted.set_time((self.source.minute)());
@@ -264,13 +268,7 @@ impl Manager {
     }
 
     /// Serves a new volume from now on, also after a restart. Returns notes about the volume's file.
-    pub(super) fn create_volume(
-        &self,
-        by: &Caller,
-        name: &str,
-        volume: Volume,
-        consent: Consent,
-    ) -> Result<Vec<String>, Refusal> {
+    pub(super) fn create_volume(&self, by: &Caller, name: &str, volume: Volume, consent: Consent) -> Outcome {
         let change = self.begin();
         let mut config = edit::with_volume(&self.config(), name, volume.clone())?;
         // Its limit may have hours.
@@ -284,7 +282,8 @@ impl Manager {
         if let Err(error) = &recorded
             && let Ok(lost) = self.server.remove_volume(name)
         {
-            lost.iter().for_each(|lost| tracing::error!("volume {name} was removed, as it cannot be recorded: {lost}"));
+            let why = "was removed again, as volumes.toml in the data folder cannot be written";
+            lost.iter().for_each(|lost| tracing::error!("volume {name} {why}; its data may not be durable: {lost}"));
             let outcome = "the volume was not created, and a file made for it stays";
             return Err(unrecorded(&format!("{error:#}"), outcome));
         }
@@ -297,7 +296,7 @@ impl Manager {
     }
 
     /// Makes a volume longer from now on, also after a restart. Returns notes about the volume's file.
-    pub(super) fn grow_volume(&self, by: &Caller, name: &str, size: Bytes) -> Result<Vec<String>, Refusal> {
+    pub(super) fn grow_volume(&self, by: &Caller, name: &str, size: Bytes) -> Outcome {
         let change = self.begin();
         let present = self.config();
         let before = self.server.state().volumes.into_iter().find(|volume| volume.name == name);
@@ -321,7 +320,9 @@ impl Manager {
                 && !matches!(error, evenkeel_server::Error::NoAnswer { .. })
                 && let Err(error) = source::record(&present, &change.fixed_volumes)
             {
-                tracing::error!("volume {name} keeps its size, but a reload or restart will make it longer: {error:#}");
+                tracing::error!(
+                    "volume {name} keeps its size, but its new size stays in volumes.toml, so that a reload or restart will make it longer; make room in the data folder and repeat the command: {error:#}"
+                );
             }
         })?;
         let before = before.map(|volume| Bytes(volume.size_bytes));
@@ -331,13 +332,7 @@ impl Manager {
 
     /// Merges `patch` into the settings of a volume, from now on, also after a restart. A volume in the configuration file can
     /// have another limit until the next reload.
-    pub(super) fn set_volume(
-        &self,
-        by: &Caller,
-        name: &str,
-        patch: Value,
-        consent: Consent,
-    ) -> Result<Vec<String>, Refusal> {
+    pub(super) fn set_volume(&self, by: &Caller, name: &str, patch: Value, consent: Consent) -> Outcome {
         let change = self.begin();
         let sets_more = patch.as_object().is_some_and(|members| members.keys().any(|key| key != "limit"));
         let is_lasting = sets_more || !change.fixed_volumes.contains(name);
@@ -354,7 +349,7 @@ impl Manager {
     }
 
     /// Stops serving a volume; the volume's file is kept. Returns lines about the result for the caller.
-    pub(super) fn remove_volume(&self, by: &Caller, name: &str) -> Result<Vec<String>, Refusal> {
+    pub(super) fn remove_volume(&self, by: &Caller, name: &str) -> Outcome {
         let change = self.begin();
         self.refuse_fixed(&change.fixed_volumes, name, "remove it")?;
         let (config, volume) = edit::without_volume(&self.config(), name)?;
@@ -364,7 +359,9 @@ impl Manager {
             .map_err(|error| unrecorded(&format!("{error:#}"), "nothing was changed"))?;
         let warnings = self.server.remove_volume(name).inspect_err(|_| {
             if let Err(error) = source::record(&self.config(), &change.fixed_volumes) {
-                tracing::error!("volume {name} is still served, but a reload or restart will remove it: {error:#}");
+                tracing::error!(
+                    "volume {name} is still served, but volumes.toml lacks it, so that a reload or restart will remove it; make room in the data folder and repeat the command: {error:#}"
+                );
             }
         })?;
         self.audit(by, &format!("volume {name}"), &served(&volume, true), &served(&Volume::default(), false));
@@ -372,7 +369,7 @@ impl Manager {
     }
 
     /// Merges `patch` into the table `server`. The change is in force until the next reload.
-    pub(super) fn set_server(&self, by: &Caller, patch: Value) -> Result<Vec<String>, Refusal> {
+    pub(super) fn set_server(&self, by: &Caller, patch: Value) -> Outcome {
         let _one_at_a_time = self.begin();
         let config = edit::with_server(&self.config(), patch)?;
         self.put(by, "server", config, Consent::default(), |config| Some(&config.server))
@@ -380,40 +377,28 @@ impl Manager {
 
     /// Merges `patch` into the settings of a tenant. A tenant that does not exist is created if `consent` allows it. The change
     /// is in force until the next reload.
-    pub(super) fn set_tenant(
-        &self,
-        by: &Caller,
-        name: &str,
-        patch: Value,
-        consent: Consent,
-    ) -> Result<Vec<String>, Refusal> {
+    pub(super) fn set_tenant(&self, by: &Caller, name: &str, patch: Value, consent: Consent) -> Outcome {
         let _one_at_a_time = self.begin();
         let config = edit::with_tenant(&self.config(), name, patch, consent)?;
         self.put(by, &format!("tenant {name}"), config, consent, |config| config.tenants.get(name))
     }
 
     /// Merges `patch` into the settings of a pool. The change is in force until the next reload.
-    pub(super) fn set_pool(
-        &self,
-        by: &Caller,
-        name: &str,
-        patch: Value,
-        consent: Consent,
-    ) -> Result<Vec<String>, Refusal> {
+    pub(super) fn set_pool(&self, by: &Caller, name: &str, patch: Value, consent: Consent) -> Outcome {
         let _one_at_a_time = self.begin();
         let config = edit::with_pool(&self.config(), name, patch, consent)?;
         self.put(by, &format!("pool {name}"), config, consent, |config| config.pools.get(name))
     }
 
     /// Removes a tenant; its connections pass to other tenants. The change is in force until the next reload.
-    pub(super) fn remove_tenant(&self, by: &Caller, name: &str) -> Result<Vec<String>, Refusal> {
+    pub(super) fn remove_tenant(&self, by: &Caller, name: &str) -> Outcome {
         let _one_at_a_time = self.begin();
         let config = edit::without_tenant(&self.config(), name)?;
         self.put(by, &format!("tenant {name}"), config, Consent::default(), |config| config.tenants.get(name))
     }
 
     /// Removes a pool without volumes. The change is in force until the next reload.
-    pub(super) fn remove_pool(&self, by: &Caller, name: &str) -> Result<Vec<String>, Refusal> {
+    pub(super) fn remove_pool(&self, by: &Caller, name: &str) -> Outcome {
         let _one_at_a_time = self.begin();
         let config = edit::without_pool(&self.config(), name)?;
         self.put(by, &format!("pool {name}"), config, Consent::default(), |config| config.pools.get(name))
@@ -427,7 +412,7 @@ impl Manager {
         config: Config,
         consent: Consent,
         part: impl Fn(&Config) -> Option<&T>,
-    ) -> Result<Vec<String>, Refusal> {
+    ) -> Outcome {
         let (before, mut config) = (self.config(), config);
         config.set_time((self.source.minute)());
         let warnings = new_warnings(&before, &config)?;

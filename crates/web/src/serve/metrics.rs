@@ -20,8 +20,8 @@ use prometheus_client::registry::Unit;
 
 use super::manager::Manager;
 use crate::openmetrics::{
-    BYTES, Description, Family, Row, SECONDS, Table, answer, cluster, cluster_described, counter, each, family, gauge,
-    help, histogram, ms, some, time, whether,
+    BYTES, Description, Family, Row, SECONDS, TROUBLES, Table, answer, cluster, cluster_described, counter, each,
+    family, gauge, help, histogram, ms, rows, some, time, troubles, whether,
 };
 
 const PREFIX: &str = "evenkeel";
@@ -297,6 +297,7 @@ pub(crate) fn described() -> Vec<Description> {
         file_systems,
         cluster_described(PREFIX),
         REFUSED.described(PREFIX),
+        TROUBLES.described(PREFIX),
         WORKER.described(PREFIX),
         SERVER.described(PREFIX),
         BUILD.described(PREFIX),
@@ -310,6 +311,7 @@ impl Collector for Snapshot {
         let build = vec![state.version.as_str().into(), state.engine.as_str().into()];
         family(encoder, &BUILD, [(build, 1.0)].into_iter())?;
         each(encoder, &SERVER, &[(Vec::new(), state)])?;
+        troubles(encoder, &state.health)?;
         let refused = state.refused_clients_total.iter();
         let refused = refused.map(|(reason, count)| (vec![reason.as_str().into()], *count as f64));
         family(encoder, &REFUSED, refused)?;
@@ -345,20 +347,16 @@ fn pools(encoder: &mut DescriptorEncoder<'_>, pools: &[PoolState]) -> fmt::Resul
 }
 
 fn tenants(encoder: &mut DescriptorEncoder<'_>, pools: &[PoolState]) -> fmt::Result {
-    let rows = pools.iter().flat_map(|pool| pool.tenants.iter().map(move |tenant| (pool, tenant)));
-    let rows: Vec<Row<'_, TenantState>> =
-        rows.map(|(pool, tenant)| (vec![pool.name.as_str().into(), tenant.name.as_str().into()], tenant)).collect();
-    each(encoder, &TENANT, &rows)?;
-    each(encoder, &TENANT_SLOTS, &part(&rows, |tenant| tenant.slots.as_ref()))?;
-    let guarantees = rows.iter().flat_map(|(values, tenant)| {
-        tenant.guarantees.iter().map(move |guarantee| {
-            let kind = [guarantee.of.as_str().into(), guarantee.unit.as_str().into()];
-            (values.iter().cloned().chain(kind).collect(), guarantee)
-        })
-    });
+    let tenants = pools.iter().flat_map(|pool| pool.tenants.iter().map(move |tenant| (pool, tenant)));
+    let tenants: Vec<Row<'_, TenantState>> =
+        tenants.map(|(pool, tenant)| (vec![pool.name.as_str().into(), tenant.name.as_str().into()], tenant)).collect();
+    each(encoder, &TENANT, &tenants)?;
+    each(encoder, &TENANT_SLOTS, &part(&tenants, |tenant| tenant.slots.as_ref()))?;
+    let guarantees =
+        tenants.iter().flat_map(|(of, tenant)| rows(of, &tenant.guarantees, |g| [g.of.as_str(), g.unit.as_str()]));
     each(encoder, &GUARANTEE, &guarantees.collect::<Vec<_>>())?;
     for counts in TENANT_COUNTS {
-        let samples = rows.iter().flat_map(|(values, tenant)| {
+        let samples = tenants.iter().flat_map(|(values, tenant)| {
             counts.values.iter().map(move |&(value, count)| {
                 (values.iter().cloned().chain([value.into()]).collect(), count(tenant) as f64)
             })
@@ -370,6 +368,7 @@ fn tenants(encoder: &mut DescriptorEncoder<'_>, pools: &[PoolState]) -> fmt::Res
 
 #[cfg(test)]
 mod tests {
+    use evenkeel_policy::health::{Health, Level, Trouble};
     use evenkeel_policy::state::LimitState;
     use prometheus_client::encoding::text;
     use prometheus_client::registry::Registry;
@@ -377,11 +376,30 @@ mod tests {
     use super::*;
 
     fn scraped(volumes: Vec<VolumeState>) -> String {
+        scraped_of(State { volumes, ..State::default() })
+    }
+
+    fn scraped_of(state: State) -> String {
         let mut registry = Registry::with_prefix(PREFIX);
-        registry.register_collector(Box::new(Snapshot(State { volumes, ..State::default() })));
+        registry.register_collector(Box::new(Snapshot(state)));
         let mut text = String::new();
         text::encode(&mut text, &registry).unwrap();
         text
+    }
+
+    #[test]
+    fn troubles_are_counted_by_severity() {
+        let trouble = |level| Trouble::new(level, "stalled", "pool main", "a read hangs", "");
+        let troubles = [Level::Critical, Level::Warning, Level::Warning].map(trouble);
+        for (troubles, critical, warning) in [(troubles.to_vec(), 1, 2), (Vec::new(), 0, 0)] {
+            let text = scraped_of(State { health: Health::of(troubles), ..State::default() });
+            for line in [
+                format!("evenkeel_troubles{{level=\"critical\"}} {critical}"),
+                format!("evenkeel_troubles{{level=\"warning\"}} {warning}"),
+            ] {
+                assert!(text.contains(&line), "{line} is not in {text}");
+            }
+        }
     }
 
     #[test]

@@ -53,40 +53,19 @@ impl Target {
         if cfg!(target_arch = "aarch64") { Self::Arm64 } else { Self::Amd64 }
     }
 
-    /// Debian's name of the architecture.
-    fn debian(self) -> &'static str {
+    /// Debian's name of the architecture, Rust's target triple, and the C compiler and linker for it on another machine.
+    fn names(self) -> [&'static str; 3] {
         match self {
-            Self::Amd64 => "amd64",
-            Self::Arm64 => "arm64",
-        }
-    }
-
-    /// Rust's target triple.
-    fn triple(self) -> &'static str {
-        match self {
-            Self::Amd64 => "x86_64-unknown-linux-gnu",
-            Self::Arm64 => "aarch64-unknown-linux-gnu",
-        }
-    }
-
-    /// C compiler and linker for this target; `None` for the machine's own target.
-    fn compiler(self) -> Option<&'static str> {
-        match self {
-            own if own == Self::own() => None,
-            Self::Amd64 => Some("x86_64-linux-gnu-gcc"),
-            Self::Arm64 => Some("aarch64-linux-gnu-gcc"),
+            Self::Amd64 => ["amd64", "x86_64-unknown-linux-gnu", "x86_64-linux-gnu-gcc"],
+            Self::Arm64 => ["arm64", "aarch64-unknown-linux-gnu", "aarch64-linux-gnu-gcc"],
         }
     }
 }
 
-/// Compression of the package's content by dpkg-deb.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Compression {
-    /// xz, the strongest compression that every dpkg in use can unpack.
-    Xz,
-    /// No compression, for machines that are slow to unpack.
-    None,
-}
+/// Option of dpkg-deb for xz, the strongest compression that every dpkg in use can unpack.
+const XZ: &str = "-Zxz";
+/// Option of dpkg-deb for no compression, for machines that are slow to unpack.
+const UNCOMPRESSED: &str = "-Znone";
 
 /// The parts from which a package is made.
 #[derive(Debug)]
@@ -102,8 +81,8 @@ struct Package<'a> {
     target: Target,
     /// Version in Debian's form, see [`debian_version`].
     version: String,
-    /// Compression of the content.
-    compression: Compression,
+    /// Compression of the content, as an option of dpkg-deb.
+    compression: &'static str,
 }
 
 /// Runs `cargo xtask deb`. False if `--check-reproducible` finds a difference.
@@ -117,8 +96,8 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
     let pages = if args.target == Target::own() { binary.clone() } else { build::binary("evenkeel", Profile::Dev)? };
     let version = args.version.clone().unwrap_or_else(|| debian_version(env!("CARGO_PKG_VERSION")));
     let package = |binary: &Path, sources: &Path, output: &Path| {
-        let (version, compression) = (version.clone(), Compression::Xz);
-        pack(&Package { binary, pages: &pages, sources, target: args.target, version, compression }, output)
+        let version = version.clone();
+        pack(&Package { binary, pages: &pages, sources, target: args.target, version, compression: XZ }, output)
     };
     let made = package(&binary, &sources, &output)?;
     println!("{}", made.display());
@@ -131,7 +110,7 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
 /// Makes the uncompressed package that a lab installs, with the program `binary` and the manual pages that the program `pages`
 /// writes. Returns the package's path.
 pub(crate) fn uncompressed(binary: &Path, pages: &Path, version: &str, output: &Path) -> Result<PathBuf> {
-    let (sources, version, compression) = (build::workspace(), version.to_owned(), Compression::None);
+    let (sources, version, compression) = (build::workspace(), version.to_owned(), UNCOMPRESSED);
     pack(&Package { binary, pages, sources: &sources, target: Target::own(), version, compression }, output)
 }
 
@@ -140,14 +119,14 @@ fn pack(package: &Package, output: &Path) -> Result<PathBuf> {
     if process::find_program("dpkg-deb").is_none() {
         bail!("dpkg-deb is missing; install the package dpkg");
     }
-    let (target, version) = (package.target.debian(), &package.version);
+    let ([target, ..], version) = (package.target.names(), &package.version);
     std::fs::create_dir_all(output).with_context(|| format!("cannot make {}", output.display()))?;
     let scratch = Scratch::new("deb")?;
     let root = scratch.path().join("root");
     stage::fill(package, &root)?;
     let file = output.join(format!("evenkeel_{version}_{target}.deb"));
     let mut dpkg = process::program("dpkg-deb");
-    dpkg.args(["--root-owner-group", if package.compression == Compression::Xz { "-Zxz" } else { "-Znone" }]);
+    dpkg.args(["--root-owner-group", package.compression]);
     dpkg.arg("--build").arg(&root).arg(&file).env("SOURCE_DATE_EPOCH", date(package.sources)?.to_string());
     process::output(&mut dpkg)?;
     Ok(file)
@@ -166,7 +145,7 @@ fn release(target: Target, sources: &Path, into: &Path) -> Result<PathBuf> {
     // The C and assembler of ring.
     let c_flags: Vec<String> =
         folders.iter().map(|(folder, name)| format!("-ffile-prefix-map={}={name}", folder.display())).collect();
-    let triple = target.triple();
+    let [_, triple, compiler] = target.names();
     let variable = triple.replace('-', "_");
     let mut cargo = build::cargo();
     cargo.current_dir(sources).args([
@@ -180,7 +159,7 @@ fn release(target: Target, sources: &Path, into: &Path) -> Result<PathBuf> {
     ]);
     cargo.arg("--target-dir").arg(into).env("CARGO_PROFILE_RELEASE_STRIP", "debuginfo");
     cargo.env(format!("CFLAGS_{variable}"), c_flags.join(" "));
-    if let Some(compiler) = target.compiler() {
+    if target != Target::own() {
         ensure!(
             process::find_program(compiler).is_some(),
             "{compiler} is missing; install its package, and `rustup target add {triple}`"

@@ -90,7 +90,7 @@ fn control(package: &Package, root: &Path) -> Result<()> {
     let fields = format!(
         "Version: {}\nArchitecture: {}\nInstalled-Size: {}\nDepends: {}\n",
         package.version,
-        package.target.debian(),
+        package.target.names()[0],
         bytes / 1024,
         depends(package.binary)?
     );

@@ -57,7 +57,7 @@ fn the_same_sources_give_the_same_package() {
     let (sources, scratch) = (build::workspace(), Scratch::new("deb-test").unwrap());
     let (binary, pages) = (std::path::absolute("/bin/true").unwrap(), stand_in(scratch.path()));
     let package = |folder: &str| {
-        let (version, compression) = ("9.9".to_owned(), Compression::None);
+        let (version, compression) = ("9.9".to_owned(), UNCOMPRESSED);
         let package =
             Package { binary: &binary, pages: &pages, sources: &sources, target: Target::own(), version, compression };
         pack(&package, &scratch.path().join(folder))

@@ -22,7 +22,7 @@ use evenkeel_labs::base::tally::Tally;
 use evenkeel_labs::lab;
 use job::{Job, Outcome, Reads};
 
-/// A part of the whole.
+/// A step of `cargo xtask test`: a kind of check or a lab, which can be run alone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub(crate) enum Step {
     /// Source is formatted.
@@ -63,9 +63,9 @@ pub(crate) enum Step {
     Replay,
     /// Latency targets across hosts in network namespaces.
     Slots,
-    /// Everything happens to one server.
+    /// A server under load and injected faults, without lost data or leaks.
     Soak,
-    /// Tests of other projects.
+    /// NBD tests of other projects, run against Evenkeel's server.
     Suites,
     /// Failing disks in a virtual machine.
     SyncFailure,
@@ -134,8 +134,8 @@ pub(crate) struct Args {
     /// Leave out benchmarks and labs.
     #[arg(long)]
     quick: bool,
-    /// Afterwards judge what needs the machine for itself, with all repeats and sweeps, one after the other: takes hours, and
-    /// writes a page of docs/results for each lab.
+    /// Afterwards run the long jobs that need the whole machine, one after the other, with all repeats and sweeps: takes hours,
+    /// and writes a page of docs/results for each lab.
     #[arg(long, conflicts_with = "quick")]
     full: bool,
     /// Write jobs and checks, with command, date, commit and machine, to docs/results/full.md.
@@ -390,7 +390,7 @@ impl Built {
 fn obstacle(step: Step, machines: bool) -> Option<String> {
     let lab = step.lab()?;
     let fetched = machines || !lab::boots(lab);
-    lab::missing(lab).or_else(|| (!fetched).then(|| "the packages of its machine could not be fetched".to_owned()))
+    lab::missing(lab).or_else(|| (!fetched).then(|| "packages of its virtual machine could not be fetched".to_owned()))
 }
 
 /// The job of a lab, which runs as a process of its own.

@@ -1,4 +1,4 @@
-//! Reads the tables of `docs/reference/failures.md` as test cases. Test programs of several crates include this file.
+//! Reads the tables of `docs/reference/failures.md` as test cases. Test programs of several crates and a lab include this file.
 
 const PAGE: &str = include_str!("../../../../docs/reference/failures.md");
 

@@ -23,12 +23,12 @@ impl Line {
         self.safe = (self.safe - other.safe).max(0.0);
     }
 
-    /// True if all figures are such as one member reports, so that the line may be added up.
+    /// True if all figures are in the range that one member reports, so that the line may be added up.
     pub fn is_valid(&self) -> bool {
         self.is_valid_of(1)
     }
 
-    /// True if all figures are such as this number of members can report together.
+    /// True if all figures are in the range of the sum of this number of members' reports.
     pub fn is_valid_of(&self, members: u64) -> bool {
         let members = members as f64;
         let is_within = |figure: f64, most: f64| (0.0..=most * ROUNDING).contains(&figure);

@@ -115,7 +115,7 @@ fn load(mut device: &File, kind: Kind, warmup: Duration, measured: Duration) -> 
     });
     let mut latencies = Vec::new();
     for result in each {
-        latencies.extend(result.context("a request failed")?);
+        latencies.extend(result.context("a request to the loop device failed")?);
     }
     Ok(figures(latencies, kind.bytes, measured))
 }

@@ -43,7 +43,7 @@ const SETTLE_S: u64 = 15;
 const ALONE_S: u64 = 3;
 /// The writer is noticed if it makes the mean latency this many times as long.
 const SLOWED: f64 = 1.2;
-/// Interval between looks at the processes.
+/// Interval at which the demonstration checks whether reader, writer and agent have ended.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// Time after which an agent that does not stop is killed.
 const STOP_WITHIN: Duration = Duration::from_secs(10);
@@ -228,7 +228,7 @@ impl Demo<'_> {
             if let Some(output) = &mut process.0.stdout {
                 output.read_to_string(&mut text)?;
             }
-            let failed = || format!("phase {phase}: a program has ended without figures");
+            let failed = || format!("phase {phase}: the reader or writer ended without figures; see its error above");
             figures.push(serde_json::from_str::<Figures>(&text).with_context(failed)?);
         }
         let row = Row { phase, reader: figures[0], writer: figures.get(1).copied() };

@@ -57,7 +57,8 @@ pub(super) fn conclusions(rows: &[Row], target_ms: Option<f64>) -> String {
     if let Some(hand) = find(super::BY_HAND) {
         let _ = writeln!(
             text,
-            "A limit by hand makes it {:.2} ms, and leaves the writer {:.0} % of its throughput, also while nothing else reads.",
+            "With a limit by hand this percentile is {:.2} ms, and the writer keeps {:.0} % of its throughput, \
+             also while nothing else reads.",
             hand.reader.p99_ms,
             part(hand)
         );
@@ -66,8 +67,8 @@ pub(super) fn conclusions(rows: &[Row], target_ms: Option<f64>) -> String {
         let verdict = if managed.reader.mean_ms <= target { "met" } else { "missed" };
         let _ = writeln!(
             text,
-            "Evenkeel makes it {:.2} ms, and leaves the writer {:.0} %: the target of {target:.2} ms for the mean is {verdict} \
-             ({:.2} ms).",
+            "With Evenkeel it is {:.2} ms, and the writer keeps {:.0} %: the reader's target of {target:.2} ms for the mean is \
+             {verdict} ({:.2} ms).",
             managed.reader.p99_ms,
             part(managed),
             managed.reader.mean_ms
@@ -133,7 +134,7 @@ mod tests {
     fn the_sentences_follow_the_figures() {
         let text = conclusions(&rows(), Some(7.0));
         for words in
-            ["40.00 ms, 20.0 times", "18.00 ms, and leaves the writer 50 %", "75 %", "7.00 ms for the mean is met"]
+            ["40.00 ms, 20.0 times", "18.00 ms, and the writer keeps 50 %", "75 %", "7.00 ms for the mean is met"]
         {
             assert!(text.contains(words), "{words}: {text}");
         }

@@ -47,7 +47,11 @@ impl Stage {
             })?;
             Ok(text.split_ascii_whitespace().any(|controller| controller == "io"))
         };
-        ensure!(listed("cgroup.controllers")?, "this kernel's cgroup v2 has no io controller here");
+        ensure!(
+            listed("cgroup.controllers")?,
+            "{} has no io controller: use a kernel with CONFIG_BLK_CGROUP, and no container",
+            root.display()
+        );
         if !listed("cgroup.subtree_control")? {
             put(&root.join("cgroup.subtree_control"), "+io")?;
             self.enabled = true;

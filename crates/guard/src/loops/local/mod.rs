@@ -45,8 +45,6 @@ const LISTED: usize = 2;
 /// Number of throttled groups of which a decision in the log keeps the details: those that wait longest.
 const KEPT: usize = 64;
 
-const NOT_THROTTLED: (Duration, ClientReason) = (Duration::ZERO, ClientReason::SameForAll);
-
 /// The advice for an operator if limits have no effect on the latency.
 const CURE: &str = "requests may count for other groups than those that cause them: writes of the page cache count for the \
      group that made the pages dirty only if it has cgroup v2's memory controller on as well as io";
@@ -121,6 +119,7 @@ impl Decided for Decision {
 }
 
 /// A control group of the device.
+#[derive(Default)]
 struct Group {
     id: ClientId,
     name: Arc<str>,
@@ -175,6 +174,7 @@ struct Timed {
 }
 
 /// A device of this host with a latency target or tenants' limits, and its control groups.
+#[derive(Default)]
 pub struct Local {
     name: String,
     config: LocalConfig,
@@ -221,27 +221,13 @@ impl Local {
             config: config.clone(),
             interval,
             controller: config.controller(interval).map(|settings| Controller::new(&settings)).transpose()?,
-            sense: Sense::default(),
-            statistics: Unseen::default(),
-            timings: Unseen::default(),
             percentile: match config.figure() {
                 Figure::Mean => None,
                 Figure::At(percentile) => Some(Percentile::new(percentile)),
             },
             shown: matches!(config.figure(), Figure::Mean).then(|| Percentile::new(99.0)),
-            timed: Timed::default(),
-            groups: Vec::new(),
-            next: 0,
-            share_due: Due::default(),
-            totals: Totals::default(),
-            minute: None,
-            samples: Vec::new(),
-            latencies: Latencies::default(),
-            read_latency: None,
-            last: diskstats::Sample::default(),
-            reason: Reason::NotEnoughData,
-            mean_delay: Duration::ZERO,
             decisions: Log::new(MAX_RECORDS),
+            ..Self::default()
         })
     }
 
@@ -303,17 +289,7 @@ impl Local {
             shown: terms.name_of(group).into(),
             throttle: if guaranteed { Throttle::Never } else { terms.throttle },
             guaranteed,
-            seen: None,
-            stalled: [None; 2],
-            waited: None,
-            pace: Pace::default(),
-            moved: [0; 2],
-            known: Circulation::default(),
-            delay: NOT_THROTTLED,
-            share: Share::default(),
-            in_force: Limits::NONE,
-            foreign: None,
-            record: Shown::default(),
+            ..Group::default()
         });
         Some(id)
     }
@@ -554,7 +530,7 @@ impl Local {
             // A group that is gone may still be in the decision.
             while decided.next_if(|delay| delay.client < group.id).is_some() {}
             let new = decided.next_if(|delay| delay.client == group.id);
-            let new = new.filter(|_| group.foreign.is_none()).map_or(NOT_THROTTLED, |new| (new.delay, new.reason));
+            let new = new.filter(|_| group.foreign.is_none()).map(|new| (new.delay, new.reason)).unwrap_or_default();
             if group.delay.0 > Duration::ZERO && new.0.is_zero() {
                 all_released += 1;
                 if released.len() < LISTED {
@@ -699,12 +675,8 @@ impl Local {
         groups.sort_by(|a, b| a.group.cmp(&b.group));
         let latency_ms = ms(self.read_latency);
         let percentiles = self.percentile.as_ref().or(self.shown.as_ref()).and_then(Percentile::usual);
-        let target = config.latency.map(|latency| LatencyTargetState {
-            target_ms: latency.target.as_millis_f64(),
-            percentile: latency.percentile.to_string(),
-            measured_ms: self.percentile.as_ref().map_or(latency_ms, |percentile| ms(percentile.measured())),
-            ..LatencyTargetState::default()
-        });
+        let measured_ms = self.percentile.as_ref().map_or(latency_ms, |percentile| ms(percentile.measured()));
+        let target = config.latency.map(|latency| LatencyTargetState::of(latency, measured_ms));
         let (because, mean_delay_ms) = (self.because(), self.mean_delay.as_millis_f64());
         let throttled = self.groups.iter().filter(|group| !group.delay.0.is_zero()).count();
         let lately = Lately {

@@ -38,6 +38,7 @@ const MAX_RECORDS: usize = 1_000;
 const MIN_RECORDS: usize = 4;
 
 /// All pools with a latency target, their clients, and the delays of packets to these clients.
+#[derive(Default)]
 pub struct Packets {
     config: Config,
     pools: Vec<Guarded>,
@@ -68,26 +69,20 @@ impl Identities {
     }
 }
 
+/// The pools of a configuration, without any client yet.
+fn guarded(config: &Config) -> Result<Vec<Guarded>, InvalidConfig> {
+    let records = (MAX_RECORDS / config.packets.len().max(1)).max(MIN_RECORDS);
+    config.packets.iter().map(|(name, pool)| Guarded::new(name, pool, config, records)).collect()
+}
+
 impl Packets {
     /// The pools of a configuration, without any client yet.
     ///
     /// # Errors
     /// A setting that the controllers refuse; a configuration that has passed the checks on reading contains none.
     pub fn new(config: Config) -> Result<Self, InvalidConfig> {
-        let records = (MAX_RECORDS / config.packets.len().max(1)).max(MIN_RECORDS);
-        let pools = config.packets.iter().map(|(name, pool)| Guarded::new(name, pool, &config, records));
-        let pools = pools.collect::<Result<_, _>>()?;
-        Ok(Self {
-            config,
-            pools,
-            ids: Identities::default(),
-            map: Map::default(),
-            absent: Absent::default(),
-            resent: Resent::default(),
-            ticked_at: Instant::ZERO,
-            delays: Delays::new(),
-            overlap: false,
-        })
+        let pools = guarded(&config)?;
+        Ok(Self { config, pools, ..Self::default() })
     }
 
     /// Takes over a newer policy. A pool whose settings differ in nothing but the value of the latency target keeps its
@@ -97,9 +92,7 @@ impl Packets {
     /// # Errors
     /// A setting that the controllers refuse; on an error nothing is changed.
     pub fn reload(&mut self, config: &Config) -> Result<(), InvalidConfig> {
-        let records = (MAX_RECORDS / config.packets.len().max(1)).max(MIN_RECORDS);
-        let pools = config.packets.iter().map(|(name, pool)| Guarded::new(name, pool, config, records));
-        let mut pools: Vec<Guarded> = pools.collect::<Result<_, _>>()?;
+        let mut pools = guarded(config)?;
         for old in std::mem::take(&mut self.pools) {
             let Some(new) = pools.iter_mut().find(|new| new.name() == old.name()) else { continue };
             let mut old = old;

@@ -31,8 +31,6 @@ const CURE: &str = "cap the window in which the target receives, so that clients
 /// Number of clients that a sentence about a decision names at most.
 const LISTED: usize = 2;
 
-const NOT_HELD: (Duration, ClientReason) = (Duration::ZERO, ClientReason::SameForAll);
-
 /// A decision about a pool, as the log keeps it.
 #[derive(Clone, Debug)]
 struct Decision {
@@ -265,18 +263,15 @@ impl Guarded {
         let sample = |client: &GuardedClient| ClientSample {
             client: client.id,
             throttle: client.throttle,
-            bytes_per_s: 0.0,
-            all_bytes_per_s: 0.0,
-            freed_bytes_per_s: 0.0,
-            reads: false,
             paid: f64::INFINITY,
+            ..ClientSample::default()
         };
         self.samples = self.clients.iter().map(sample).collect();
         let tenants = self.config.throttles.tenants();
         let owes = self.clients.iter().any(|client| !tenants[client.tenant as usize].owed.is_nothing());
         let paces = |count: usize| if owes { vec![Pace::default(); count] } else { Vec::new() };
         self.paces = (paces(self.devices.len()), paces(tenants.len()));
-        self.delays = vec![NOT_HELD; self.clients.len()];
+        self.delays = vec![Default::default(); self.clients.len()];
     }
 
     /// Keys (addresses or connections) by which packets to the pool's clients are recognised.
@@ -487,7 +482,7 @@ impl Guarded {
             // Who is gone may still be in the decision.
             while decided.next_if(|delay| delay.client < sample.client).is_some() {}
             let new = decided.next_if(|delay| delay.client == sample.client);
-            let new = new.map_or(NOT_HELD, |new| (new.delay, new.reason));
+            let new = new.map(|new| (new.delay, new.reason)).unwrap_or_default();
             changed |= held.0 != new.0;
             if held.0 > Duration::ZERO && new.0.is_zero() {
                 released.push(client.address);
@@ -630,12 +625,8 @@ impl Guarded {
             latency_ms: read_ms,
             percentiles: percentile.and_then(Percentile::usual),
         };
-        let target = LatencyTargetState {
-            target_ms: self.config.latency.target.as_millis_f64(),
-            percentile: self.config.latency.percentile.to_string(),
-            measured_ms: percentile.map_or(read_ms, |percentile| ms(percentile.measured())),
-            ..LatencyTargetState::default()
-        };
+        let measured_ms = percentile.map_or(read_ms, |percentile| ms(percentile.measured()));
+        let target = LatencyTargetState::of(self.config.latency, measured_ms);
         let (because, mean_delay_ms) = (self.because(), self.mean_delay.as_millis_f64());
         let throttled = self.delays.iter().filter(|(delay, _)| *delay > Duration::ZERO).count();
         let latency_ms = ms(sample.all().mean_latency());

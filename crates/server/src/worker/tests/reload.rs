@@ -50,6 +50,23 @@ fn a_reload_judges_some_connections_in_a_round_and_each_before_its_next_request(
 }
 
 #[test]
+fn a_reload_that_ends_many_connections_has_one_line_of_them() {
+    const MANY: usize = 12;
+    let (mut worker, mut registry) = worker_and_registry(DISK, 16, 1024);
+    let peer = || Peer { uid: Some(7), ..Peer::default() };
+    let _clients: Vec<_> = (0..MANY).map(|_| attach_as(&mut worker, peer())).collect();
+    reload(&mut worker, &mut registry, &format!("{DISK}deny = [\"uid:7\"]\n"));
+    for _ in 0..=MANY {
+        worker.judge_some();
+    }
+    assert_eq!(open(&worker), 0);
+    // Counted as one kind: the first is in the log, and the number of the others is in the next line.
+    let ended = worker.failures.recent(clock::now());
+    let ended: Vec<_> = ended.iter().map(|kind| (kind.what, kind.count)).collect();
+    assert_eq!(ended, [("access after a reload", MANY as u64)]);
+}
+
+#[test]
 fn a_reload_judges_connections_for_no_longer_than_a_turn_in_a_round() {
     const MANY: usize = 20;
     let (mut worker, mut registry) = worker_and_registry(DISK, 16, 1024);

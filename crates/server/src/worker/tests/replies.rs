@@ -1,6 +1,78 @@
 //! Tests of replies that clients do not take.
 
 use super::*;
+use crate::backend::Backend;
+use crate::backend::tables::tests::is_mapped;
+use crate::ram::PIECE;
+
+#[test]
+fn a_read_of_holes_beside_data_adds_no_page_tables() {
+    const LENGTH: usize = 5 * PIECE as usize;
+    let mut worker = worker_with(64 << 20, 16);
+    let (mut client, key) = attach(&mut worker);
+    let snapshot = Arc::clone(&worker.snapshot);
+    let Backend::Memory(memory) = &snapshot.find("disk0").unwrap().backend else { panic!("a volume in memory") };
+    let data: Vec<u8> = (0..3_000_u32).map(|n| (n % 251) as u8 + 1).collect();
+    memory.write(3 * PIECE + 777, &data).unwrap();
+    let offset = PIECE + 500;
+    let mut read = 0x2560_9513_u32.to_be_bytes().to_vec();
+    read.extend([0; 12]);
+    read.extend(offset.to_be_bytes());
+    read.extend((LENGTH as u32).to_be_bytes());
+    client.write_all(&read).unwrap();
+    worker.on_event(key.to_event(), READ);
+    let (mut got, mut some, mut rounds) = (Vec::new(), vec![0; 1 << 20], 0);
+    while got.len() < 16 + LENGTH {
+        round(&mut worker);
+        while let Ok(n @ 1..) = client.read(&mut some) {
+            got.extend_from_slice(&some[..n]);
+        }
+        rounds += 1;
+        assert!(rounds < 100_000, "{} bytes", got.len());
+    }
+    let mut wanted = vec![0; LENGTH];
+    let from = (3 * PIECE + 777 - offset) as usize;
+    wanted[from..from + data.len()].copy_from_slice(&data);
+    assert!(got.len() == 16 + LENGTH && got[16..] == wanted[..]);
+    let mapped = [1, 2, 3, 4, 5].map(|piece| is_mapped(memory, piece * PIECE + 777));
+    assert_eq!(mapped, [false, false, true, false, false]);
+}
+
+#[test]
+fn a_reply_that_is_partly_sent_goes_on_with_what_the_volume_holds() {
+    const LENGTH: usize = 5 * PIECE as usize;
+    const SENT: usize = 3 * PIECE as usize - 500;
+    let mut worker = worker_with(64 << 20, 16);
+    let (mut client, key) = attach(&mut worker);
+    let snapshot = Arc::clone(&worker.snapshot);
+    let Backend::Memory(memory) = &snapshot.find("disk0").unwrap().backend else { panic!("a volume in memory") };
+    let data = vec![7_u8; PIECE as usize];
+    memory.write(4 * PIECE, &data).unwrap();
+    let mut read = 0x2560_9513_u32.to_be_bytes().to_vec();
+    read.extend([0; 12]);
+    read.extend(500_u64.to_be_bytes());
+    read.extend((LENGTH as u32).to_be_bytes());
+    client.write_all(&read).unwrap();
+    worker.on_event(key.to_event(), READ);
+    round(&mut worker);
+    let left = at(&mut worker, key).out.bytes();
+    assert!(left < LENGTH && left > LENGTH - SENT, "the socket has taken a part of the holes: {left} bytes are left");
+    // Behind that part, a hole is written and data becomes a hole.
+    memory.write(3 * PIECE, &data).unwrap();
+    memory.zero(4 * PIECE, PIECE, true).unwrap();
+    let (mut got, mut some, mut rounds) = (Vec::new(), vec![0; 1 << 20], 0);
+    while got.len() < 16 + LENGTH {
+        while let Ok(n @ 1..) = client.read(&mut some) {
+            got.extend_from_slice(&some[..n]);
+        }
+        round(&mut worker);
+        rounds += 1;
+        assert!(rounds < 100_000, "{} bytes", got.len());
+    }
+    let mut wanted = vec![0; LENGTH];
+    wanted[SENT..SENT + data.len()].copy_from_slice(&data);
+    assert!(got.len() == 16 + LENGTH && got[16..] == wanted[..]);
+}
 
 #[test]
 fn tenants_take_turns_at_long_replies_whatever_connections_they_have() {

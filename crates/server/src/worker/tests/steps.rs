@@ -2,7 +2,8 @@
 
 use super::*;
 use crate::backend::Backend;
-use crate::backend::memory::{Memory, PIECE};
+use crate::backend::memory::Memory;
+use crate::ram::PIECE;
 
 const SIZE: u64 = 64 << 20;
 
@@ -88,6 +89,32 @@ fn a_read_does_not_wait_for_the_last_step_of_a_trim() {
     }
     worker.send_replies();
     assert_eq!((drain(&mut busy), drain(&mut light), written(memory)), (16, 16 + 4096, SIZE - (16 << 20)));
+}
+
+#[test]
+fn few_small_writes_leave_the_queue_at_a_time() {
+    const WRITES: u32 = 64;
+    let mut worker = worker_with(SIZE, WRITES as usize);
+    let (mut client, key) = attach(&mut worker);
+    let mut write = 0x2560_9513_u32.to_be_bytes().to_vec();
+    write.extend([0, 0, 0, 1]);
+    write.extend([0; 16]);
+    write.extend(512_u32.to_be_bytes());
+    write.resize(28 + 512, 7);
+    client.write_all(&write.repeat(WRITES as usize)).unwrap();
+    worker.on_event(key.to_event(), READ);
+    assert_eq!(at(&mut worker, key).in_flight, WRITES);
+    // Each may add a huge page, and what another tenant sends comes behind all that have left the queue.
+    let (mut most, mut visits) = (0, 0);
+    while at(&mut worker, key).in_flight > 0 {
+        worker.visit(0, clock::now(), Instant::ZERO);
+        most = most.max(worker.pools[0].ready.len());
+        visits += 1;
+        assert!(visits < 1_000);
+    }
+    assert!((1..=16).contains(&most), "{most} writes");
+    worker.send_replies();
+    assert_eq!(drain(&mut client), WRITES as usize * 16);
 }
 
 #[test]

@@ -8,10 +8,10 @@ use evenkeel_model::disk::DiskParams;
 use evenkeel_model::ssd::SsdParams;
 use evenkeel_model::store::StoreParams;
 
-use super::scene::{Judged, Method, estimates, few, mean, paired_rows, rows, seconds, setup, tenant};
+use super::scene::{Judged, Method, estimates, few, mean, p99_ms, paired_rows, rows, seconds, setup, tenant};
 use crate::experiment::batch::Batch;
 use crate::experiment::oracle::{oracles, with};
-use crate::experiment::paired::Figures;
+use crate::experiment::paired::{self, Figures};
 use crate::experiment::{Better, Digest, Execute, Options, Row, Section};
 use crate::report::{Axis, Plot, Series, Style};
 use crate::statistics::Estimate;
@@ -187,16 +187,16 @@ pub(super) fn run<E>(options: &Options, execute: &mut Execute<'_, E>) -> Result<
             "A bulk tenant with a deep queue beside a light one of ten times its weight that sends 4 KiB requests at a low \
              rate. The oracle is the smallest fixed budget that keeps 97 % of the peak throughput, the best fixed budget the \
              one with the highest throughput; both are found by a sweep with other seeds. Baseline: no admission control.",
-            "SlowFast, elastic and the oracle settle for 300 s (60 s on NVMe) before the measurement. On small reads of \
-             solid-state devices SlowFast settles for 60 s, elastic and the oracle as long as the other methods, for some \
-             thousands of requests. In a quick run no method gets extra time.",
+            "Before the measurement SlowFast, elastic and the oracle run for 300 s (60 s on NVMe), so that their budgets \
+             settle. On small reads of solid-state devices SlowFast runs for 60 s, elastic and the oracle for some thousands \
+             of requests, like the other methods. In a quick run no method gets extra time. budget_cv: standard deviation of \
+             the budget over time, divided by its mean.",
         ],
     );
     let mut points: BTreeMap<Method, Vec<_>> = BTreeMap::new();
     let mut judged = Judged::default();
     for (place, (case, oracle)) in cases.iter().zip(&oracles).enumerate() {
         let reference = &digests[&(place, None)];
-        let most = mean(&digests[&fastest(place)], |run| run.bytes_per_s);
         let (full, tail) = (mean(reference, |run| run.bytes_per_s), mean(reference, light_p99_ms));
         let name = case.name();
         let by_seed = |figure: &dyn Fn(&Digest) -> f64| -> BTreeMap<Method, Figures> {
@@ -206,9 +206,16 @@ pub(super) fn run<E>(options: &Options, execute: &mut Execute<'_, E>) -> Result<
         let adaptive = |figure: &dyn Fn(&Digest) -> f64| -> BTreeMap<Method, Estimate> {
             estimates(&by_seed(figure)).into_iter().filter(|(method, _)| method.adapts()).collect()
         };
-        let losses = by_seed(&|run| 100.0 * (1.0 - run.bytes_per_s / full));
-        let tails = by_seed(&|run| light_p99_ms(run) / tail);
-        let kept = by_seed(&|run| 100.0 * run.bytes_per_s / most);
+        let relative = |reference: &[Digest], figure: &dyn Fn(&Digest) -> f64, of: fn(f64) -> f64| {
+            let reference: Figures = reference.iter().map(figure).collect();
+            let each =
+                |figures: Figures| -> Figures { paired::ratios(&figures, &reference).into_iter().map(of).collect() };
+            let all = by_seed(figure).into_iter().map(|(method, figures)| (method, each(figures)));
+            all.collect::<BTreeMap<Method, Figures>>()
+        };
+        let losses = relative(reference, &|run| run.bytes_per_s, |ratio| 100.0 * (1.0 - ratio));
+        let tails = relative(reference, &light_p99_ms, |ratio| ratio);
+        let kept = relative(&digests[&fastest(place)], &|run| run.bytes_per_s, |ratio| 100.0 * ratio);
         let ratios = estimates(&tails);
         for (&method, loss) in &estimates(&losses) {
             points.entry(method).or_default().push((loss.mean, ratios[&method].mean, name.clone()));
@@ -246,14 +253,14 @@ pub(super) fn run<E>(options: &Options, execute: &mut Execute<'_, E>) -> Result<
         "Loss of each method against the oracle",
         "Each point is a case; the oracle is at (0, 1). Down and to the left is better.",
         Axis::linear("throughput lost, %"),
-        Axis::log("light p99 / oracle's"),
+        Axis::log("light p99 / oracle's light p99"),
         points.into_iter().map(|(method, points)| Series::named(method.name(), Style::Dots, points)),
     ));
     Ok(section)
 }
 
 fn light_p99_ms(run: &Digest) -> f64 {
-    run.tenants[1].response.p99_ms
+    p99_ms(run, 1)
 }
 
 fn inversion_ms_per_request(run: &Digest) -> f64 {

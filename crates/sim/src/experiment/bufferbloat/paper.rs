@@ -9,10 +9,10 @@ use evenkeel_control::units::{Kind, Rates};
 use evenkeel_model::device::DeviceParams;
 use evenkeel_model::store::StoreParams;
 
-use super::scene::{GRID_KIB, Method, estimate, estimates, mean, paired_rows, rows, seconds, setup};
+use super::scene::{GRID_KIB, Method, estimate, estimates, mean, p99_ms, paired_rows, rows, seconds, setup};
 use crate::experiment::batch::Batch;
 use crate::experiment::oracle::{oracles, with};
-use crate::experiment::paired::Figures;
+use crate::experiment::paired::{self, Figures};
 use crate::experiment::{Better, Claim, Digest, Execute, Options, Row, Section};
 use crate::report::{Axis, Plot, Series, Style};
 use crate::statistics::Estimate;
@@ -100,8 +100,8 @@ pub(super) fn recovery<E>(
     let mut section = Section::new(
         "Figures 4 and 5: a bursty client and recovery",
         [format!(
-            "The client (1,000 requests/s reserved, weight 2) writes in bursts every {} ms; recovery (1, weight 1) keeps \
-             {RECOVERY_DEPTH} writes of {} KiB outstanding. Baseline: no admission control. The service time of one recovery \
+            "The client (1,000 requests/s reserved, weight 2) writes in bursts every {} ms; recovery (1 request/s reserved, weight \
+             1) keeps {RECOVERY_DEPTH} writes of {} KiB in flight. Baseline: no admission control. The service time of one recovery \
              batch is the mean device latency of recovery alone with the oracle's budget ({:.0} KiB): {batch_ms:.2} ms.",
             BURST_EVERY.as_millis_f64(),
             RECOVERY_BYTES >> 10,
@@ -122,18 +122,23 @@ pub(super) fn recovery<E>(
             Method::all().into_iter().map(|method| (method, of(method))).collect()
         };
         let tails = by_seed(With::Both, &client_p99_ms);
-        let (without, both) = (estimates(&by_seed(With::ClientAlone, &client_p99_ms)), estimates(&tails));
-        let most = mean(runs(With::Both, Method::None), |run| run.bytes_per_s);
+        let alone = by_seed(With::ClientAlone, &client_p99_ms);
+        let (without, both) = (estimates(&alone), estimates(&tails));
         let row = |metric, unit, better, bar| Row { bar, ..Row::new(&name, metric, unit, better) };
         let mut add = |made: Vec<Row>| section.rows.extend(made);
         add(rows(&row("client_p99_without_recovery_ms", "ms", Better::Lower, None), Method::None, &without));
         let tail = row("client_p99_with_recovery_ms", "ms", Better::Lower, None);
         add(paired_rows(&tail, Method::None, &tails));
-        let throughput = by_seed(With::Both, &|run| 100.0 * run.bytes_per_s / most);
+        let speeds = by_seed(With::Both, &|run| run.bytes_per_s);
+        let percent = |speed: &Figures| -> Figures {
+            paired::ratios(speed, &speeds[&Method::None]).into_iter().map(|ratio| 100.0 * ratio).collect()
+        };
+        let throughput: BTreeMap<Method, Figures> =
+            speeds.iter().map(|(&method, speed)| (method, percent(speed))).collect();
         let kept = row("throughput_vs_none_percent", "%", Better::Higher, Some(97.0));
         let bound = values(&|method| {
-            let allowed = without[&method].mean + batch_ms;
-            estimate(runs(With::Both, method), |run| client_p99_ms(run) / allowed)
+            let allowed: Figures = alone[&method].iter().map(|ms| ms + batch_ms).collect();
+            Estimate::of(&paired::ratios(&tails[&method], &allowed))
         });
         add(rows(&row("client_p99_vs_alone_plus_batch_ratio", "", Better::Lower, Some(1.1)), Method::None, &bound));
         add(paired_rows(&kept, Method::None, &throughput));
@@ -200,7 +205,7 @@ fn claim_recovery(
 }
 
 fn client_p99_ms(run: &Digest) -> f64 {
-    run.tenants[0].response.p99_ms
+    p99_ms(run, 0)
 }
 
 /// An arm of figures 6 to 9: a method, or SlowFast CoDel as published with the trade-off at this index of [`TRADEOFFS`].

@@ -8,7 +8,7 @@ use evenkeel_control::mclock::Qos;
 use evenkeel_model::device::DeviceParams;
 
 use crate::experiment::paired::{self, Figures};
-use crate::experiment::{Better, Options, Row, Section};
+use crate::experiment::{Better, Digest, Options, Row, Section};
 use crate::statistics::Estimate;
 use crate::world::{Client, Setup, Tenant};
 
@@ -112,6 +112,12 @@ pub(super) fn mean<T>(runs: &[T], figure: impl Fn(&T) -> f64) -> f64 {
     estimate(runs, figure).mean
 }
 
+/// The p99 latency of the tenant at `place`; infinite if none of its requests completed, as the percentile is then 0.
+pub(super) fn p99_ms(run: &Digest, place: usize) -> f64 {
+    let tenant = &run.tenants[place];
+    if tenant.requests > 0 { tenant.response.p99_ms } else { f64::INFINITY }
+}
+
 /// The report rows of one metric. The first row shows `baseline`, SlowFast CoDel as published, and `elastic`; each other
 /// method has a row of its own, with the method's name appended to the metric's.
 pub(super) fn rows(row: &Row, baseline: Method, values: &BTreeMap<Method, Estimate>) -> Vec<Row> {
@@ -140,6 +146,8 @@ pub(super) struct Judged {
     with_bar: u32,
     met: u32,
     idle: Vec<String>,
+    /// Idle cases in which the project's own method misses what is met without it.
+    worse: u32,
 }
 
 impl Judged {
@@ -147,13 +155,15 @@ impl Judged {
     pub(super) fn count(&mut self, case: &str, is_idle: bool, is_met: bool) {
         if is_idle {
             self.idle.push(case.to_owned());
+            self.worse += u32::from(!is_met);
         } else {
             self.with_bar += 1;
             self.met += u32::from(is_met);
         }
     }
 
-    /// Adds to the section the share of the cases with a bar that meet it, and the cases without one with the reason.
+    /// Adds to the section the share of the cases with a bar that meet it, and the cases without one with the reason. None of
+    /// these may be missed.
     pub(super) fn report(self, section: &mut Section, (case, metric): (&str, &str), bar: f64, why: &str) {
         if self.with_bar > 0 {
             section.rows.push(Row {
@@ -163,6 +173,11 @@ impl Judged {
             });
         }
         if !self.idle.is_empty() {
+            section.rows.push(Row {
+                evenkeel: Some(f64::from(self.worse)),
+                bar: Some(0.0),
+                ..Row::new("all cases without a bar", "cases_without_bar_missed", "", Better::Lower)
+            });
             section.text.push(format!("{why}: {}.", self.idle.join("; ")));
         }
     }
@@ -172,4 +187,57 @@ impl Judged {
 /// take long.
 pub(super) fn few<'a>(options: &Options, seeds: &'a [u64], most: usize) -> &'a [u64] {
     if options.seeds.is_some() { seeds } else { &seeds[..seeds.len().min(most)] }
+}
+
+#[cfg(test)]
+mod tests {
+    use evenkeel_control::Instant;
+
+    use super::*;
+    use crate::experiment::{LatencyDigest, TenantDigest};
+    use crate::world::{BudgetSpread, Deficit};
+
+    #[test]
+    fn a_tenant_that_completes_nothing_is_not_fast() {
+        let run = |requests: u64| {
+            let p99_ms = if requests > 0 { 7.0 } else { 0.0 };
+            let latency = LatencyDigest { mean_ms: 0.0, p50_ms: 0.0, p95_ms: 0.0, p99_ms, p999_ms: 0.0 };
+            let tenant = TenantDigest {
+                requests,
+                bytes_per_s: 0.0,
+                response: latency,
+                device: latency,
+                inversion_s: 0.0,
+                deficit: Deficit::default(),
+            };
+            Digest {
+                bytes_per_s: 0.0,
+                requests_per_s: 0.0,
+                throttled: false,
+                budget: BudgetSpread { mean_bytes: 0.0, cv: 0.0, min_bytes: 0, max_bytes: 0 },
+                tenants: vec![tenant],
+                counted_from: Instant::ZERO,
+                series: Vec::new(),
+            }
+        };
+        assert_eq!((p99_ms(&run(1), 0), p99_ms(&run(0), 0)), (7.0, f64::INFINITY));
+    }
+
+    #[test]
+    fn a_case_that_is_worse_than_without_control_is_not_excluded() {
+        let section = |ours: [bool; 3]| {
+            let (mut judged, mut section) = (Judged::default(), Section::default());
+            judged.count("hard", false, ours[0]);
+            judged.count("easy", true, ours[1]);
+            judged.count("easier", true, ours[2]);
+            judged.report(&mut section, ("all", "met_percent"), 90.0, "Without a bar");
+            let rows = section.rows.iter().map(|row| (row.metric.clone(), row.evenkeel, row.is_met()));
+            (rows.collect::<Vec<_>>(), section.text)
+        };
+        let share = ("met_percent".to_owned(), Some(100.0), Some(true));
+        let worse = |count, met| ("cases_without_bar_missed".to_owned(), Some(count), Some(met));
+        let text = vec!["Without a bar: easy; easier.".to_owned()];
+        assert_eq!(section([true; 3]), (vec![share.clone(), worse(0.0, true)], text.clone()));
+        assert_eq!(section([true, false, true]), (vec![share, worse(1.0, false)], text));
+    }
 }

@@ -291,12 +291,13 @@ pub(super) fn run<E>(options: &Options, execute: &mut Execute<'_, E>) -> Result<
     let mut section = Section::new(
         "Steps: load or device change in mid-run",
         [
-            "Bulk load at queue depth 64 beside a light tenant of ten times its weight. Settled is a run from the first \
+            "Bulk load at queue depth 64 beside a light tenant of ten times its weight. A run is settled from the first \
              window of 0.5 s on from which 95 % of all windows have at least 0.9 times the throughput and at most 1.2 times \
-             the mean light latency of the oracle of the new state; counted from the step, or from the end of a stall. \
-             Runs that never settle count with all the time observed. windows_missed_percent: the share of windows later \
-             than 2 s that miss one of the two. Baseline: the oracle of the old state, kept; the oracle of the new state, in \
-             force all the time, is judged in the same way and stands among the other methods.",
+             the mean light latency of the oracle of the new state. settle_s: time until then from the step, or from the end \
+             of a stall; all the time observed for a run that never settles. overshoot_ratio: largest mean light latency of \
+             a window, divided by that oracle's mean. windows_missed_percent: windows later than 2 s beyond one of the two \
+             bounds. Baseline: the oracle's budget of the old state, kept; that of the new state, in force all the time, is \
+             judged in the same way and stands among the other methods.",
             "Before the step the load lasts for 60 s on the store and 15 s on the drive (15 s on both in a quick run), or \
              for 10 s after two hours of idleness or low load.",
         ],

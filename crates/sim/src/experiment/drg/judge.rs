@@ -14,12 +14,15 @@ use crate::statistics::Estimate;
 const PAPER_RWD: [[f64; 4]; 2] = [[0.0, 0.0, 28.0, 20.0], [5.0, 14.0, 0.0, 0.0]];
 
 /// Per cent of a workload's seconds whose mean response time exceeds the target. A second without completions counts as the next
-/// one with completions, whose requests were waiting; those before the first and after the last completion are left out.
+/// one with completions, whose requests were waiting. After the last completion a second counts, as missed, if requests arrived
+/// in it and the end of the run is further away than the target. Before the first request none counts.
 pub(super) fn violations(seconds: &[Second], target_ms: u64) -> f64 {
-    let from = seconds.iter().position(|second| second.completed > 0).unwrap_or(seconds.len());
+    let from = seconds.iter().position(|second| second.completed + second.sent > 0).unwrap_or(seconds.len());
     let (mut missed, mut counted, mut next_is_missed) = (0u32, 0u32, None);
-    for second in seconds[from..].iter().rev() {
-        next_is_missed = second.response().map(|response| response * 1e3 > target_ms as f64).or(next_is_missed);
+    for (left, second) in (0u64..).zip(seconds[from..].iter().rev()) {
+        let waits = second.sent > 0 && 1_000 * left > target_ms;
+        let is_missed = second.response().map(|response| response * 1e3 > target_ms as f64);
+        next_is_missed = is_missed.or(next_is_missed).or(waits.then_some(true));
         if let Some(is_missed) = next_is_missed {
             counted += 1;
             missed += u32::from(is_missed);
@@ -245,7 +248,7 @@ mod tests {
     use super::*;
 
     fn seconds(milliseconds: &[f64]) -> Vec<Second> {
-        let second = |&ms: &f64| Second { completed: u64::from(ms > 0.0), response_s: ms / 1e3 };
+        let second = |&ms: &f64| Second { completed: u64::from(ms > 0.0), response_s: ms / 1e3, sent: 0 };
         milliseconds.iter().map(second).collect()
     }
 
@@ -257,6 +260,19 @@ mod tests {
         assert_eq!(violations(&seconds(&[50.0, 0.0, 50.0, 200.0]), 100), 25.0);
         assert_eq!(violations(&[], 100), 0.0);
         assert_eq!(violations(&seconds(&[0.0]), 100), 0.0);
+    }
+
+    #[test]
+    fn requests_that_wait_to_the_end_or_from_the_beginning_miss_the_target() {
+        let [good, starved] = [1, 0].map(|completed| Second { completed, response_s: 0.05, sent: 3 });
+        // The last second may be too short for its requests, and three seconds are for a target of 30 s.
+        let to_the_end = [good, starved, starved, starved];
+        assert!((violations(&to_the_end, 100) - 200.0 / 3.0).abs() < 1e-9);
+        assert_eq!(violations(&to_the_end, 30_000), 0.0);
+        assert_eq!(violations(&[starved; 4], 100), 100.0);
+        assert_eq!(violations(&[starved, Second { completed: 1, response_s: 0.9, sent: 0 }], 100), 100.0);
+        // A host that is gone sends nothing.
+        assert_eq!(violations(&[good, good, Second::default(), Second::default()], 100), 0.0);
     }
 
     /// A report in which seconds take `ms` milliseconds.

@@ -14,13 +14,15 @@ use crate::experiment::tune::{Parameter, Subject, Tuned, seeded, tune};
 const SLOTS: Parameter = Parameter::new("slots", TOTAL, 8.0, 800.0);
 /// Latency at which a method aims; the array's requests take 5 ms and more.
 const LATENCY_MS: Parameter = Parameter::new("latency_ms", 100.0, 10.0, 400.0);
+/// Time between two decisions; the project's own method decides every 0.1 s.
+const PERIOD_S: Parameter = Parameter::new("period_s", 1.0, 0.1, 5.0);
 
 /// The baselines that are tuned, with their parameters.
 pub(super) const SUBJECTS: [(Method, &[Parameter]); 4] = [
     (Method::Rwd, &[SLOTS]),
-    (Method::Parda, &[SLOTS, LATENCY_MS]),
+    (Method::Parda, &[SLOTS, LATENCY_MS, PERIOD_S]),
     (Method::SfqD, &[SLOTS]),
-    (Method::Drg, &[SLOTS, LATENCY_MS]),
+    (Method::Drg, &[SLOTS, LATENCY_MS, PERIOD_S]),
 ];
 
 /// Counted time of a run, in seconds.
@@ -40,7 +42,9 @@ pub(super) fn parameters(method: Method) -> &'static [Parameter] {
 pub(super) fn config(method: Method, values: &[f64]) -> Config {
     let slots = values.first().copied().unwrap_or(TOTAL);
     let latency = values.get(1).map_or(LATENCY, |ms| Duration::from_nanos((ms * 1e6) as u64));
-    Config::published(method, latency, slots)
+    let published = Config::published(method, latency, slots);
+    let period = values.get(2).map_or(published.period, |s| Duration::from_nanos((s * 1e9) as u64));
+    Config { period, ..published }
 }
 
 fn device() -> DeviceParams {
@@ -112,6 +116,14 @@ mod tests {
     }
 
     #[test]
+    fn adaptive_baselines_may_decide_as_often_as_the_method_they_are_compared_with() {
+        for method in [Method::Parda, Method::Drg] {
+            let lowest: Vec<f64> = parameters(method).iter().map(|parameter| parameter.low).collect();
+            assert_eq!(config(method, &lowest).period, Config::NEEDS.period, "{}", method.name());
+        }
+    }
+
+    #[test]
     fn tuned_arms_are_run_beside_the_published_ones_if_there_are_any() {
         let none = Tuned::default();
         assert_eq!(Arm::of(&none).len(), Method::ALL.len());
@@ -121,7 +133,7 @@ mod tests {
             count += runs.len();
             assert!(runs.iter().all(|(setup, seed)| setup.device != array() && *seed >= SEED_OFFSET));
             // The more slots, the more targets are missed.
-            let missed = |setup: &Setup| Second { completed: 1, response_s: setup.slots.most / 200.0 };
+            let missed = |setup: &Setup| Second { completed: 1, response_s: setup.slots.most / 200.0, sent: 1 };
             Ok(runs.iter().map(|(setup, _)| Outcome { seconds: vec![vec![missed(setup); 3]; 4] }).collect())
         });
         let tuned = tuned.unwrap_or_else(|never| match never {});
@@ -138,7 +150,7 @@ mod tests {
     #[test]
     fn the_cost_is_the_share_of_missed_seconds() {
         let runs = runs(1, config(Method::Rwd, &[100.0]));
-        let second = |response_s| Second { completed: 1, response_s };
+        let second = |response_s| Second { completed: 1, response_s, sent: 1 };
         // Above all targets in one second of four.
         let seconds = [0.1, 2.0, 0.1, 0.1].map(second).to_vec();
         let outcomes: Vec<Outcome> = runs.iter().map(|_| Outcome { seconds: vec![seconds.clone(); 4] }).collect();

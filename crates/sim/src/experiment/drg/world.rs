@@ -68,6 +68,8 @@ pub struct Second {
     pub completed: u64,
     /// Sum of the response times of the completed requests, in seconds.
     pub response_s: f64,
+    /// Requests that arrived.
+    pub sent: u64,
 }
 
 impl Second {
@@ -105,6 +107,16 @@ pub fn simulate(setup: &Setup, seed: u64) -> Result<Outcome, String> {
     let from = Instant::ZERO + setup.lead;
     let count = (setup.duration.as_nanos() / WINDOW.as_nanos()) as usize;
     let mut seconds = vec![vec![Second::default(); count]; setup.workloads.len()];
+    for (seconds, client) in seconds.iter_mut().zip(&world.clients) {
+        let Spec::Replay(Replay { trace, .. }) = &client.workload else { continue };
+        for record in trace.records() {
+            let at = client.from + record.at.since(Instant::ZERO);
+            let second = (at.since(from).as_nanos() / WINDOW.as_nanos()) as usize;
+            if let Some(second) = seconds.get_mut(second).filter(|_| at >= from) {
+                second.sent += 1;
+            }
+        }
+    }
     let device = |params: &DeviceParams, _| Device::new(params, seed);
     let ran = watch_hosts(&world, &hosts, seed, device, &mut |now, workload, done| {
         let second = (now.since(from).as_nanos() / WINDOW.as_nanos()) as usize;

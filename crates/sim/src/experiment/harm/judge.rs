@@ -250,11 +250,11 @@ impl fmt::Display for Effect {
         write!(f, "{:.2} times the reference's throughput", libm::exp(mean(&self.throughput)))?;
         if !self.reserved.is_empty() {
             let least = self.reserved.values().map(|values| mean(values)).fold(0.0, f64::min);
-            write!(f, ", {:.2} of the due reservation", libm::exp(least))?;
+            write!(f, ", at worst {:.2} of the rate due to a tenant by its reservation", libm::exp(least))?;
         }
         if !self.p50.is_empty() {
             let [p50, p99] = [&self.p50, &self.p99].map(worst);
-            write!(f, ", at worst {p50:.2} times its p50 and {p99:.2} times its p99 for light tenants")?;
+            write!(f, ", light tenants' p50 at worst {p50:.2} times and p99 {p99:.2} times the reference's")?;
         }
         Ok(())
     }

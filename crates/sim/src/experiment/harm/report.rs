@@ -186,7 +186,7 @@ pub(super) fn section(title: &str, asked: usize, methods: &[String], answers: &[
         let better = if metric.starts_with("harmed") { Better::Lower } else { Better::Higher };
         let worth = || answers.iter().filter(|(_, judged)| judged[0].part_of_gain.is_some()).count();
         let case = match metric {
-            "gained" => format!("{title}, {} cases worth it", worth()),
+            "gained" => format!("{title}, {} cases that a constant helps", worth()),
             _ => format!("{title}, {count} drawn cases"),
         };
         let row = Row::new(&case, metric, "cases", better);
@@ -233,8 +233,8 @@ pub(super) fn claim(methods: &[String], answers: &[Answer]) -> Option<Claim> {
         text: "Admission control harms fewer cases and helps more than each fixed budget.".into(),
         reproduced: (2..methods.len()).all(beats),
         numbers: format!(
-            "{} harms {harmed} and helps {helped} of {} cases; the fixed budget that harms the fewest, {}, {best_harmed} and \
-             {best_helped}",
+            "{} harms {harmed} and helps {helped} of {} cases; {}, the fixed budget that harms the fewest, harms \
+             {best_harmed} and helps {best_helped}",
             methods[0],
             answers.len(),
             methods[best],
@@ -272,13 +272,15 @@ pub fn run<E>(options: &Options, plan: &Plan, ask: &mut Ask<'_, E>) -> Result<Re
         experiment: NAME,
         seed: options.seed,
         intro: [
-            "Each controller against none, on devices and loads drawn at random. A case is harmed if total throughput is \
-             below 0.95 of none's or a light tenant's p50 or p99 above 1.1 of none's, beyond doubt (99 %); it is helped if \
-             light tenants have half of none's p99 at 0.97 of its throughput. A case may be both. Where the best constant \
-             helps (chosen on one seed, judged on another), a method has gained if it helps half as much.",
-            "Half of the cases of admission control carry a limit, a reservation or a latency target. In those the best fixed \
-             setting under the same policy, chosen on a seed of its own, takes the place of none, and less than 0.95 of a \
-             reservation is harm, too.",
+            "Each controller is compared with a reference, which is no control, on devices and loads drawn at random. A case \
+             is harmed if total throughput is below 0.95 of the reference's, or a light tenant's p50 or p99 above 1.1 of the \
+             reference's (99 % confidence); harmed_gravely: below 0.8, or above 2. A case is helped if light tenants have \
+             half of the reference's p99 at 0.97 of its throughput. A case may be both. gained: of the cases in which the \
+             best constant setting helps (chosen on one seed, judged on another), those in which the method helps at least \
+             half as much.",
+            "Half of the cases of admission control carry a limit, a reservation or a latency target. There the reference is \
+             the best fixed setting under the same policy, chosen on a seed of its own, and less than 0.95 of a reservation \
+             is harm, too.",
         ].map(str::to_owned).to_vec(),
         sections,
         claims,

@@ -161,10 +161,12 @@ impl std::fmt::Display for Effect {
         write!(f, "{}", self.judge)?;
         if !self.none_of_target.is_empty() {
             let [none, with] = [&self.none_of_target, &self.with_of_target].map(|values| libm::exp(mean(values)));
-            write!(f, ", {none:.2} times the target without and {with:.2} with it")?;
+            write!(f, ", latency {none:.2} times the target without control and {with:.2} times with")?;
         }
         let waits = self.waits.values().map(|waits| mean(waits));
-        waits.max_by(f64::total_cmp).map_or(Ok(()), |most| write!(f, ", waits {:.2} of the bound", libm::exp(most)))
+        waits.max_by(f64::total_cmp).map_or(Ok(()), |most| {
+            write!(f, ", p99.9 at worst {:.2} times that without control plus the largest delay", libm::exp(most))
+        })
     }
 }
 

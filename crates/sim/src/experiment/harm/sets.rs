@@ -94,11 +94,11 @@ impl Sets {
     /// One sentence with the hash of the constants, and one with the number of used sets. `file`: path of the record.
     pub fn words(&self, file: &str) -> String {
         let used = match self.used() {
-            Some(1) => format!("1 set used so far ({file})."),
-            Some(used) => format!("{used} sets used so far ({file})."),
-            None => format!("Sets used so far: not known, {file} is not there; name it with --sets."),
+            Some(1) => format!("1 set of drawn cases used so far (record: {file})."),
+            Some(used) => format!("{used} sets of drawn cases used so far (record: {file})."),
+            None => format!("Number of sets used so far: unknown, as the record {file} does not exist; set --sets."),
         };
-        format!("Constants {}. {used}", self.constants)
+        format!("Hash of the controllers' constants: {}. {used}", self.constants)
     }
 }
 

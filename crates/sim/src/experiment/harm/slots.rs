@@ -14,7 +14,7 @@ use evenkeel_control::slots::{Config, Method};
 
 use super::Verdict;
 use super::hosts::{self, Figures, MOST_HOSTS};
-use super::judge::{Effect as Judge, GRAVE, mean};
+use super::judge::{Effect as Judge, GRAVE, log_ratio, mean};
 use super::shared::{drawn, learn, settle, with};
 use crate::statistics::interval_99;
 use crate::world::{Hosts, Setup};
@@ -88,12 +88,12 @@ impl Case {
         hosts::run(&self.setup, &self.hosts, slots, seed)
     }
 
-    /// Per tenant: natural logarithm of its latency divided by its latency target; `None` for a tenant without a target.
-    fn over(&self, figures: &[Figures]) -> Vec<Option<f64>> {
+    /// Per tenant: natural logarithm of its latency divided by its latency target, far above 0 for a tenant that completes
+    /// nothing; `None` for a tenant without a target, or for which `is_idle` is true.
+    fn over(&self, figures: &[Figures], is_idle: &[bool]) -> Vec<Option<f64>> {
         let of = |(place, figures): (usize, &Figures)| {
-            let target = self.setup.tenants[place].latency_target?;
-            let is = figure(figures, target.statistic);
-            Some(if is > 0.0 { libm::log(is / target.time.as_secs_f64()) } else { 0.0 })
+            let target = self.setup.tenants[place].latency_target.filter(|_| !is_idle[place])?;
+            Some(log_ratio(figure(figures, target.statistic), target.time.as_secs_f64()))
         };
         figures.iter().enumerate().map(of).collect()
     }
@@ -105,7 +105,10 @@ impl Case {
             let none = self.run(None, seed);
             let with = self.run(Some(slots), seed);
             let met = |over: &[Option<f64>]| over.iter().flatten().filter(|over| **over <= 0.0).count() as f64;
-            let (over_none, over_with) = (self.over(&none), self.over(&with));
+            // Nothing is known of a tenant that completes nothing without control.
+            let is_idle: Vec<bool> = none.iter().map(|figures| figures.result.requests == 0).collect();
+            let over = |figures: &[Figures]| self.over(figures, &is_idle);
+            let (over_none, over_with) = (over(&none), over(&with));
             for (missed, (none, with)) in effect.missed.iter_mut().zip(over_none.iter().zip(&over_with)) {
                 if let (Some(none), Some(with)) = (none, with)
                     && *none <= 0.0
@@ -116,7 +119,7 @@ impl Case {
             let mut best = none;
             // Where all targets are met without control there is nothing to gain.
             if over_none.iter().flatten().any(|over| *over > 0.0) {
-                let value = |figures: &[Figures]| (met(&self.over(figures)), hosts::bytes(figures));
+                let value = |figures: &[Figures]| (met(&over(figures)), hosts::bytes(figures));
                 for total in FIXED {
                     let fixed = self.run(Some(Config { most: total, method: Method::Rwd, ..Config::NEEDS }), seed);
                     let (was, is) = (value(&best), value(&fixed));
@@ -126,7 +129,7 @@ impl Case {
                     }
                 }
                 // Who meets more targets than the best constant may pay for it.
-                if met(&over_with) > met(&self.over(&best)) {
+                if met(&over_with) > met(&over(&best)) {
                     continue;
                 }
             }
@@ -165,4 +168,19 @@ pub fn judged(seed: u64, slots: Config) -> Effect {
     let case = Case::draw(seed);
     let effect = case.effect(slots, 0..SEEDS);
     if effect.looks_harmed() { case.effect(slots, 0..MORE_SEEDS) } else { effect }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tenant_that_completes_nothing_misses_its_target_unless_it_is_idle() {
+        let has_target = |case: &Case| case.setup.tenants[0].latency_target.is_some();
+        let case = (0..50).map(Case::draw).find(has_target).expect("half of the cases have one");
+        let nothing = vec![Figures::default(); case.setup.tenants.len()];
+        let over = |is_idle: bool| case.over(&nothing, &vec![is_idle; nothing.len()])[0];
+        assert!(over(false) > Some(libm::log(GRAVE.1)));
+        assert_eq!(over(true), None);
+    }
 }

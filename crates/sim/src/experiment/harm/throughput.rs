@@ -117,7 +117,8 @@ impl Effect {
         with(self.light.verdict(), harmed, gravely)
     }
 
-    /// True if the means over the seeds of the effect are beyond a bound of harm.
+    /// True if the mean over the seeds of one of the effects (throughput, misses, jitter, a tenant's latency) is beyond its bound
+    /// of harm.
     pub fn looks_harmed(&self) -> bool {
         self.light.looks_harmed() || self.beyond(HARM.1, NOTHING, mean)
     }

@@ -25,9 +25,10 @@ pub struct Verdict {
     /// Per burst: seconds from the burst's beginning until three windows in a row meet the target; the burst's length if
     /// none do.
     pub settle_s: Vec<f64>,
-    /// Per burst: the largest mean response time over any 1 s that begins in the burst's first 5 s, divided by the target.
+    /// Per burst: the largest mean response time over any 1 s that begins in the burst's first 5 s, divided by the target;
+    /// infinite without reads.
     pub overshoot_ratio: Vec<f64>,
-    /// Mean response time over the second halves of all bursts, divided by the target.
+    /// Mean response time over the second halves of all bursts, divided by the target; infinite without reads.
     pub late_ratio: f64,
     /// Payload written per second from 1 s after the beginning of each burst to its end, in MB/s.
     pub written_mb_per_s: f64,
@@ -40,11 +41,20 @@ impl Verdict {
     }
 }
 
+/// True if the reads in the second from `from` on have a mean latency of at most `target_ms`. The reader never pauses, so that in
+/// a second without a completed read one is waiting: it counts as the next sensor interval with one, and misses if none comes.
+pub(super) fn meets(outcome: &Outcome, from: Instant, target_ms: f64) -> bool {
+    let until = from + WINDOW;
+    let next = || outcome.between(until, Instant::FAR_FUTURE).iter().find(|tick| tick.reads > 0);
+    let mean = read_ms(outcome.between(from, until)).or_else(|| read_ms(std::slice::from_ref(next()?)));
+    mean.is_some_and(|mean| mean <= target_ms)
+}
+
 /// Judges a run's `outcome` by the response time target `target_ms`; `bursts` are beginnings and ends of the writers' bursts.
 pub fn judge(outcome: &Outcome, bursts: &[(Instant, Instant)], target_ms: f64) -> Verdict {
     let mut verdict = Verdict::default();
     let (mut settled, mut late) = (Vec::new(), Vec::new());
-    let meets = |from: Instant| read_ms(outcome.between(from, from + WINDOW)).is_none_or(|mean| mean <= target_ms);
+    let meets = |from: Instant| meets(outcome, from, target_ms);
     for &(begin, end) in bursts {
         let mut from = begin + SETTLED_AFTER;
         settled.extend_from_slice(outcome.between(from, end));
@@ -61,10 +71,11 @@ pub fn judge(outcome: &Outcome, bursts: &[(Instant, Instant)], target_ms: f64) -
         verdict.settle_s.push(first.since(begin).as_secs_f64());
         let worst = moments(begin, begin + OVERSHOOT_WITHIN)
             .filter_map(|from| read_ms(outcome.between(from, from + WINDOW)))
-            .fold(0.0, f64::max);
+            .reduce(f64::max)
+            .unwrap_or(f64::INFINITY);
         verdict.overshoot_ratio.push(worst / target_ms);
     }
-    verdict.late_ratio = read_ms(&late).unwrap_or(0.0) / target_ms;
+    verdict.late_ratio = read_ms(&late).unwrap_or(f64::INFINITY) / target_ms;
     verdict.written_mb_per_s = written_mb_per_s(&settled);
     verdict
 }
@@ -99,6 +110,28 @@ mod tests {
         assert!((verdict.late_ratio - 1.02).abs() < 0.03, "{verdict:?}");
         assert!((verdict.written_mb_per_s - 1.0).abs() < 1e-9);
         assert!((verdict.above_percent() - 100.0 * 3.0 / 19.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn a_second_in_which_reads_only_wait_is_above_the_target() {
+        // Reads take 8 ms, but none completes from 12 to 15 s, and then one that waited for 3 s.
+        let mut outcome = outcome(40, |s| if (14.95..15.05).contains(&s) { 3_000.0 } else { 8.0 });
+        for tick in &mut outcome.ticks[120..150] {
+            (tick.reads, tick.read_ms) = (0, 0.0);
+        }
+        let verdict = judge(&outcome, &[(at(10), at(30))], 10.0);
+        assert_eq!((verdict.windows, verdict.above), (19, 4), "those of 12 to 14 s, and that of 15 s");
+        // None completes to the end.
+        for tick in &mut outcome.ticks[150..] {
+            (tick.reads, tick.read_ms) = (0, 0.0);
+        }
+        let verdict = judge(&outcome, &[(at(10), at(30))], 10.0);
+        assert_eq!(verdict.late_ratio, f64::INFINITY, "no reads are not fast reads");
+        assert_eq!((verdict.windows, verdict.above, verdict.settle_s), (19, 18, vec![20.0]));
+        for tick in &mut outcome.ticks[100..120] {
+            (tick.reads, tick.read_ms) = (0, 0.0);
+        }
+        assert_eq!(judge(&outcome, &[(at(10), at(30))], 10.0).overshoot_ratio, [f64::INFINITY]);
     }
 
     #[test]

@@ -91,8 +91,10 @@ impl Judged {
         self.estimate(Verdict::above_percent).mean
     }
 
-    fn written(&self) -> f64 {
-        self.estimate(|verdict| verdict.written_mb_per_s).mean
+    /// Throughput relative to that under `best`, in per cent.
+    fn written_percent(&self, best: &Self) -> Figures {
+        let [ours, best] = [self, best].map(|judged| judged.figures(|verdict| verdict.written_mb_per_s));
+        paired::ratios(&ours, &best).into_iter().map(|ratio| 100.0 * ratio).collect()
     }
 }
 
@@ -209,11 +211,13 @@ fn rows(
     add("overshoot_again_ratio", "", Better::Lower, None, &|verdict| later(&verdict.overshoot_ratio));
     add("late_mean_ratio", "", Better::Lower, None, &|verdict| verdict.late_ratio);
     add("write_mb_per_s", "MB/s", Better::Higher, None, &|verdict| verdict.written_mb_per_s);
-    if let Some((delay_ms, judged)) = best {
-        let most = judged.written();
-        add("write_throughput_vs_best_constant_percent", "%", Better::Higher, Some(WRITTEN_BAR), &|verdict| {
-            100.0 * verdict.written_mb_per_s / most
-        });
+    if let Some((delay_ms, best)) = best {
+        let metric = "write_throughput_vs_best_constant_percent";
+        let row = Row { bar: Some(WRITTEN_BAR), ..Row::new(&case, metric, "%", Better::Higher) };
+        let columns = columns.map(|judged| Some(judged.written_percent(best)));
+        let constant = ("best_constant".to_owned(), best.written_percent(best));
+        let tuned = others.iter().map(|(name, judged)| (name.clone(), judged.written_percent(best)));
+        section.rows.extend(paired::columns(&row, columns, std::iter::once(constant).chain(tuned)));
         section
             .rows
             .push(Row { baseline: Some(delay_ms), ..Row::new(&case, "best_constant_delay_ms", "ms", Better::Lower) });

@@ -192,9 +192,9 @@ pub(super) fn report(options: &Options, all: &Outcomes<'_>, seeds: &[u64], secon
             seeds.len(),
             seeds.iter().map(u64::to_string).collect::<Vec<_>>().join(", ")
         ),
-        "Connections are opened in random order. In cases called colliding every fourth connection is one that carries \
-         requests or replicas, until all of these are opened: round robin then puts them on two of eight workers. This is the \
-         worst case for round robin."
+        "Connections are opened in random order. In the cases named colliding, every fourth one carries requests \
+         or replicas, until all connections of this kind are open: round robin then puts them on two of eight workers. This \
+         is the worst case for round robin."
             .to_owned(),
         options.tuned.text(),
     ];
@@ -226,8 +226,9 @@ fn baseline(all: &Outcomes<'_>) -> Section {
         ..Section::new(
             "Figure 2: messages of the 128 workers",
             [
-                "Messages received over the whole run, the most and the least loaded worker over the mean of all. The paper's mean \
-             is Table I divided by 128. Below: how much of the time the busiest worker was busy.",
+                "most_messages_ratio, least_messages_ratio: messages that the most and the least loaded worker received in the \
+             whole run, divided by the mean of all workers (in the paper: Table I divided by 128). \
+             busiest_worker_percent: part of the time for which the busiest worker was busy.",
             ],
         )
     }
@@ -270,17 +271,18 @@ fn sigma(all: &Outcomes<'_>) -> Section {
         ..Section::new(
             "Figures 5 and 7: how different workers are",
             [format!(
-                "Standard deviation of the time that the 128 workers are busy, in windows of {WINDOW} s. sigma_reduction_percent: \
-             by how much it is lower than with round robin, relative to the mean load, in per cent of what the best placement \
-             of each window's own loads would have removed, which is known afterwards only. It counts the window after a \
-             decision. Differences between OSDs and connections heavier than a worker's share are beyond any placement. \
-             sigma_reduction_raw_percent: by how much the standard deviation itself is lower, as the paper counts \
-             (best: with that placement of the loads of ours; where more is done, loads and their differences are larger); \
-             sigma_reduction_bytes_percent: that of the bytes received, which is what the genetic algorithm evens out; \
-             sigma_reduction_1s_percent: the first metric in windows of 1 s. busiest_vs_bound_ratio: busy time of an OSD's \
-             busiest worker in a window, divided by the lower bound for the window's own loads (the mean of the OSD's workers, \
-             or its largest connection if that is more); mean and 99th percentile (p99) over the windows of all OSDs in a \
-             run, also in windows of 1 s. Below 1 a large connection moved within the window."
+                "sigma: standard deviation of the time for which each of the 128 workers is busy, in windows of {WINDOW} s. \
+             sigma_reduction_percent: by how much sigma, divided by the mean load, is lower than with round robin, in per \
+             cent of the reduction by the best placement of each window's loads, which is known afterwards only; the \
+             window after a decision counts. No placement removes differences between OSDs, or those by connections \
+             heavier than a worker's share. sigma_reduction_raw_percent: by how much sigma itself is lower, as the paper \
+             counts (best: with the best placement of Evenkeel's loads; a method that completes more requests has larger \
+             loads and differences). sigma_reduction_bytes_percent: the same for bytes received, which the genetic \
+             algorithm evens out. sigma_reduction_1s_percent: sigma_reduction_percent in windows of 1 s. \
+             busiest_vs_bound_ratio: busy time of an OSD's busiest worker in a window, divided by the lower bound for the \
+             window's loads (the mean of the OSD's workers, or its largest connection if that is more); mean and 99th \
+             percentile (p99) over the windows of all OSDs in a run, also in windows of 1 s. A ratio below 1 means that a \
+             large connection moved within the window."
             )],
         )
     }
@@ -307,10 +309,9 @@ fn throughput(all: &Outcomes<'_>) -> Section {
         rows: sheet.rows,
         ..Section::new(
             "Figures 6 and 8: IOPS",
-            [
-                "Requests completed, against round robin with the same seed. Connections are all opened in the beginning, so the \
-             worker with the fewest connections is also the next one in turn.",
-            ],
+            ["iops_gain_percent: how many more requests complete than with round robin and the same seed. \
+             iops_gain_vs_least_connections_percent: how many more than if a new connection goes to the worker with the \
+             fewest connections. All connections open at the start, so that this worker is also the next one in turn."],
         )
     }
 }
@@ -336,8 +337,10 @@ fn price(all: &Outcomes<'_>) -> Section {
         ..Section::new(
             "Moves and latencies",
             [format!(
-                "Connections moved in {WINDOW} s, in per cent of all; 99th percentile of the latency on the stretched scale of \
-             time. response_p99_above_…_at_least_ms: the lower end of the 95 % interval of its difference, paired by seed."
+                "moved_percent: connections moved in {WINDOW} s, in per cent of all connections. response_p99_ms: 99th \
+             percentile of the latency in the model's time, in which all times are longer by one factor (see above). \
+             response_p99_above_…_at_least_ms: lower end of the 95 % confidence interval of Evenkeel's p99 minus that of \
+             the named method, paired by seed."
             )],
         )
     }

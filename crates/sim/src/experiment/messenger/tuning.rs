@@ -27,7 +27,7 @@ const SLOWER: f64 = 1.3;
 
 /// The settings of a method that moves connections, with its published `interval_s`.
 const fn parameters(published: Moving, interval_s: f64) -> [Parameter; 2] {
-    [Parameter::new("interval_s", interval_s, 0.2, 10.0), Parameter::new("min_gain", published.min_gain, 0.005, 0.5)]
+    [Parameter::new("interval_s", interval_s, 0.1, 10.0), Parameter::new("min_gain", published.min_gain, 0.005, 0.5)]
 }
 
 /// The method with this name and these values of its parameters.
@@ -67,6 +67,8 @@ pub fn tuned<E>(options: &Options, execute: &mut Execute<'_, E>) -> Result<Tuned
 mod tests {
     use std::convert::Infallible;
 
+    use evenkeel_policy::config::Placement;
+
     use super::super::SKEW;
     use super::*;
     use crate::experiment::tune::SEED_OFFSET;
@@ -76,6 +78,15 @@ mod tests {
         let published = |parameters: [Parameter; 2]| parameters.map(|parameter| parameter.published);
         assert_eq!(config(GENETIC, &published(OF_GENETIC)), Config::Genetic(Moving::published()));
         assert_eq!(config(LPT, &published(OF_LPT)), Config::Lpt(Moving::slow()));
+        // Both may decide as often as the method they are compared with.
+        let interval = |config: Config| match config {
+            Config::Genetic(moving) | Config::Lpt(moving) | Config::Waits(moving) => Some(moving.interval),
+            _ => None,
+        };
+        for (name, parameters) in [(GENETIC, OF_GENETIC), (LPT, OF_LPT)] {
+            let often = config(name, &parameters.map(|parameter| parameter.low));
+            assert_eq!(interval(often), interval(Placement::Waits.control()), "{name}");
+        }
     }
 
     #[test]

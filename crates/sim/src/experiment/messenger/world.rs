@@ -83,7 +83,7 @@ pub struct Outcome {
     /// For each window of [`WINDOW`] seconds and each OSD: busy time of the OSD's busiest worker, divided by the lower bound for
     /// the window's loads. The bound is the mean of the OSD's workers, or the load of its largest connection if that is more.
     pub busiest: Vec<f64>,
-    /// As `busiest`, for each second and each OSD.
+    /// As `busiest`, but for each second in place of each window: all OSDs of the first second, then of the second, and so on.
     pub busiest_1s: Vec<f64>,
     /// Number of moves of a connection to another worker in the counted time.
     pub moves: u64,
@@ -202,7 +202,7 @@ struct Run<'a> {
 pub fn simulate(setup: &Setup, seed: u64) -> Result<Outcome, String> {
     setup.params.validate().map_err(|error| error.to_string())?;
     if setup.network == Duration::ZERO || !(0.0..=1.0).contains(&setup.writes) {
-        return Err("messages must take time on the network, and writes be 0 to 1 of the requests".to_owned());
+        return Err("the network time of a message must be above 0, and the fraction of writes 0 to 1".to_owned());
     }
     let mut run = Run::new(setup, seed);
     run.run()?;
@@ -254,12 +254,14 @@ impl<'a> Run<'a> {
         loop {
             let (first, osd) = of_turn(self.next.iter().copied().fold(u64::MAX, u64::min));
             self.queue.set_alarm(0, first);
-            let Some((now, due)) = self.queue.pop() else { return Err("nothing happens any more".to_owned()) };
+            let Some((now, due)) = self.queue.pop() else {
+                return Err("the simulation has no events before its end: report this defect of the model".to_owned());
+            };
             if now > end {
                 return Ok(());
             }
             if self.queue.is_looping() {
-                return Err(format!("time stands still at {now:?}"));
+                return Err(format!("the simulation loops at {now:?}: report this defect of the model"));
             }
             match due {
                 Due::Alarm(_) => {

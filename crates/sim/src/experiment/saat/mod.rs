@@ -168,7 +168,7 @@ pub fn run<E>(options: &Options, traces: &Traces, execute: &mut Execute<'_, E>) 
         let names: Vec<&str> = traces.keys().copied().collect();
         section
             .text
-            .push(format!("Recorded traces were replayed of {}; other tenants are invented.", names.join(", ")));
+            .push(format!("Load of the tenants {}: recorded traces. All other load is generated.", names.join(", ")));
     }
     Ok(report)
 }

@@ -83,10 +83,10 @@ pub(super) fn section(groups: &[Group], runs: &[(&Setup, &Outcome)], seeds: usiz
         }
     }
     section.text.push(format!(
-        "Means of the fourteen groups over {seeds} runs of {seconds} s, one constant of device or tenants moved at a time. \
-         Where the plain limit's DAT is between {} and {} %, as the fit may be, that of the published method is between \
-         {least:.2} and {most:.2} %: it depends most on how much phases of misses differ in length, which the plain limit \
-         hardly shows.",
+        "Means of the fourteen groups over {seeds} runs of {seconds} s; each row changes one constant of the modelled device \
+         or tenants. Constants fit the paper where the DAT (see above) of the guarantee as the limit is between {} and {} %. \
+         There the DAT of the published method is between {least:.2} and {most:.2} %. It depends most on how much the \
+         lengths of phases with cache misses vary; the DAT of the guarantee as the limit hardly depends on that.",
         BASELINE.start(),
         BASELINE.end()
     ));

@@ -64,6 +64,7 @@ fn text(bits: u8, lines: &[Line]) -> String {
         joined: period - 1,
         period_us: 1_000_000,
         lease: 0,
+        revision: if lines.len() > 1 { 123_456_789 } else { 0 },
         leaving: false,
         bits,
         members: sums.members,

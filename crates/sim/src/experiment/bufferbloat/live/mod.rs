@@ -79,12 +79,13 @@ impl std::str::FromStr for Bulk {
         let parsed = text.split_once(['x', 'X']).and_then(|(size, depth)| {
             Some(Self { block_kib: size.strip_suffix(['k', 'K'])?.parse().ok()?, depth: depth.parse().ok()? })
         });
-        let parsed = parsed.ok_or_else(|| "write a size in KiB and a depth, for example 64Kx64".to_string())?;
+        let parsed =
+            parsed.ok_or_else(|| "write request size in KiB and queue depth, for example 64Kx64".to_string())?;
         if !(4..=1024).contains(&parsed.block_kib) || parsed.block_kib % 4 != 0 {
-            return Err("the size must be a multiple of 4K, up to 1024K".into());
+            return Err("the size of a request, before the x, must be a multiple of 4K, up to 1024K".into());
         }
         if !(1..=1024).contains(&parsed.depth) {
-            return Err("the depth must be 1 to 1024".into());
+            return Err("the number of requests in flight, after the x, must be 1 to 1024".into());
         }
         Ok(parsed)
     }
@@ -180,12 +181,12 @@ fn over_all_phases(measured: &[Measured]) -> String {
         let verdict = match (won, lost) {
             (true, false) => "elastic is better",
             (false, true) => "elastic is worse",
-            (true, true) => "better in one, worse in the other",
+            (true, true) => "elastic is better in one figure and worse in the other",
             (false, false) => "no difference",
         };
         text += &format!(
-            "Over all phases, elastic against {}: light 99th percentile {p99:.2} times, bulk throughput {bulk:.2} times \
-             (geometric means): {verdict}.\n",
+            "Over all phases, elastic in place of {} multiplies the light client's 99th percentile by {p99:.2}, the bulk \
+             writer's throughput by {bulk:.2} (geometric means): {verdict}.\n",
             setting.name
         );
     }
@@ -198,12 +199,13 @@ fn findings(measured: &[Measured]) -> String {
     let Some(none) = find("none") else { return String::new() };
     let mut text = format!(
         "Without admission control everything that the bulk writer sends is in flight at once, and the light \
-         client, though it has priority, waits behind it ({}).\n",
+         client, though it has priority, waits behind these requests ({}).\n",
         latency(none)
     );
     if let Some(small) = find("64K") {
         text += &format!(
-            "With a budget of 64 KiB it waits {}, but the bulk writer keeps only {:.0} % of its throughput.\n",
+            "With a budget of 64 KiB the light client waits {}, but the bulk writer keeps only {:.0} % of its \
+             throughput.\n",
             latency(small),
             percent(small, none)
         );
@@ -215,7 +217,7 @@ fn findings(measured: &[Measured]) -> String {
         let (figure, verdict) = if ratio >= 1.0 {
             (ratio, "times shorter at the median than without admission control")
         } else {
-            (1.0 / ratio, "times longer at the median than without admission control: it did not help")
+            (1.0 / ratio, "times longer at the median than without admission control: this method did not help")
         };
         text += &format!(
             "{name} found a budget by itself ({budget} at the end). The light client waits {}: {figure:.1} {verdict}. \
@@ -286,9 +288,9 @@ mod tests {
         };
         assert!(
             over_all_phases(&all(4.0, 100e6))
-                .contains("1.00 times, bulk throughput 1.41 times (geometric means): elastic is better")
+                .contains("by 1.00, the bulk writer's throughput by 1.41 (geometric means): elastic is better")
         );
-        assert!(over_all_phases(&all(8.0, 100e6)).contains("better in one, worse in the other"));
+        assert!(over_all_phases(&all(8.0, 100e6)).contains("elastic is better in one figure and worse in the other"));
         assert!(over_all_phases(&all(8.0, 50e6)).contains("elastic is worse"));
         assert!(over_all_phases(&all(4.0, 51e6)).contains("no difference"));
         assert_eq!(over_all_phases(&all(4.0, 51e6)[1..]), "", "measured at one speed only");
