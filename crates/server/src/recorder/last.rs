@@ -317,11 +317,23 @@ mod tests {
     use super::super::order::{Order, create};
     use super::*;
 
-    #[test]
-    fn a_policy_that_would_fill_the_file_is_left_out() {
-        let folder = std::env::temp_dir().join(format!("evenkeel-last-{}", std::process::id()));
+    /// An order for the last hour of all pools, to a file of at most `max_bytes` bytes.
+    fn order(file: &std::path::Path, max_bytes: u64) -> Order {
+        let length = std::time::Duration::from_secs(3600);
+        Order { file: file.to_owned(), pool: None, length, max_bytes, key: None, force: false }
+    }
+
+    /// A new, empty folder.
+    fn empty_folder(name: &str) -> std::path::PathBuf {
+        let folder = std::env::temp_dir().join(format!("evenkeel-last-{name}{}", std::process::id()));
         let _ = fs::remove_dir_all(&folder);
         fs::create_dir_all(&folder).expect("a folder");
+        folder
+    }
+
+    #[test]
+    fn a_policy_that_would_fill_the_file_is_left_out() {
+        let folder = empty_folder("");
         let zero = crate::clock::now();
         for (policy_bytes, max_bytes, cure) in
             [(300 << 10, 2 << 20, None), (300 << 10, 1 << 20, Some("--max-size")), (0, 3 << 20, Some("raise size"))]
@@ -334,14 +346,7 @@ mod tests {
             segment.write_lost(1, 0, 1).expect("not written yet");
             segment.finish().expect("room for a block");
             let file = folder.join(format!("{max_bytes}.evf"));
-            let order = Order {
-                file: file.clone(),
-                pool: None,
-                length: std::time::Duration::from_secs(3600),
-                max_bytes,
-                key: None,
-                force: false,
-            };
+            let order = order(&file, max_bytes);
             let opened = Opened { file: create(&file).expect("a file"), order, pool: None, head, start: zero };
             let recorded = save(&folder, opened, zero).unwrap_or_else(|error| panic!("{error}"));
             assert_eq!(recorded.lost, 1);
@@ -355,19 +360,10 @@ mod tests {
 
     #[test]
     fn without_segments_the_size_of_the_file_is_why_there_is_no_policy() {
-        let folder = std::env::temp_dir().join(format!("evenkeel-last-none-{}", std::process::id()));
-        let _ = fs::remove_dir_all(&folder);
-        fs::create_dir_all(&folder).expect("a folder");
+        let folder = empty_folder("none-");
         let zero = crate::clock::now();
         let file = folder.join("none.evf");
-        let order = Order {
-            file: file.clone(),
-            pool: None,
-            length: std::time::Duration::from_secs(3600),
-            max_bytes: 1 << 20,
-            key: None,
-            force: false,
-        };
+        let order = order(&file, 1 << 20);
         // As for a policy of more than a quarter of the file.
         let head = Head::default();
         let opened = Opened { file: create(&file).expect("a file"), order, pool: None, head, start: zero };
@@ -379,9 +375,7 @@ mod tests {
 
     #[test]
     fn a_policy_that_changed_between_segments_is_noted() {
-        let folder = std::env::temp_dir().join(format!("evenkeel-last-changed-{}", std::process::id()));
-        let _ = fs::remove_dir_all(&folder);
-        fs::create_dir_all(&folder).expect("a folder");
+        let folder = empty_folder("changed-");
         let zero = crate::clock::now();
         let head = |iops: u32| Head { policy: format!("[tenants.shop.limit]\niops = {iops}\n"), ..Head::default() };
         // The limits of two segments, and that at the time of saving.
@@ -396,14 +390,7 @@ mod tests {
             }
             let file = folder.join("changed.evf");
             let _ = fs::remove_file(&file);
-            let order = Order {
-                file: file.clone(),
-                pool: None,
-                length: std::time::Duration::from_secs(3600),
-                max_bytes: 1 << 20,
-                key: None,
-                force: false,
-            };
+            let order = order(&file, 1 << 20);
             let (file, head) = (create(&file).expect("a file"), head(limits[2]));
             let recorded = save(&folder, Opened { file, order, pool: None, head, start: zero }, zero);
             let recorded = recorded.unwrap_or_else(|error| panic!("{error}"));
